@@ -82,6 +82,22 @@ def expected(case):
 # --- right answers -------------------------------------------------------------------------------
 
 
+def with_a_top(top, out_a, lse_a, out_b, lse_b):
+    """Subtracts ``top`` before exp."""
+    sum_a, sum_b = torch.exp(lse_a - top), torch.exp(lse_b - top)
+    both = sum_a + sum_b
+    safe = both.clamp_min(torch.finfo(both.dtype).tiny)
+    out = ((sum_a / safe)[..., None] * out_a + (sum_b / safe)[..., None] * out_b).to(out_a.dtype)
+    return out, torch.log(both) + top
+
+
+@merge_partial_attention.right
+def with_a_maximum(out_a, lse_a, out_b, lse_b):
+    top = torch.maximum(lse_a, lse_b)
+    top = torch.where(top == -math.inf, torch.zeros_like(top), top)
+    return with_a_top(top, out_a, lse_a, out_b, lse_b)
+
+
 @merge_partial_attention.right
 def with_a_sigmoid(out_a, lse_a, out_b, lse_b):
     """As ring-flash-attention and picotron do, with care for nothing minus nothing."""
@@ -147,16 +163,23 @@ def keeps_the_maximum(out_a, lse_a, out_b, lse_b):
 
 
 @merge_partial_attention.mistake(
+    "maximum_not_added",
+    "the largest lse was subtracted before exp and not added again after log.",
+    fix="log(exp(a - m) + exp(b - m)) + m.",
+)
+def forgets_the_maximum(out_a, lse_a, out_b, lse_b):
+    out, lse = as_a_softmax_of_two(out_a, lse_a, out_b, lse_b)
+    top = torch.maximum(lse_a, lse_b)
+    return out, lse - top.masked_fill(top == -math.inf, 0)
+
+
+@merge_partial_attention.mistake(
     "overflow",
     "exp(lse) is infinite for a large lse, and zero for a very small one.",
     fix="Subtract the larger lse before exp, or use torch.logaddexp.",
 )
 def exp_of_all(out_a, lse_a, out_b, lse_b):
-    sum_a, sum_b = torch.exp(lse_a), torch.exp(lse_b)
-    both = sum_a + sum_b
-    safe = both.clamp_min(torch.finfo(both.dtype).tiny)
-    out = (sum_a / safe)[..., None] * out_a + (sum_b / safe)[..., None] * out_b
-    return out.to(out_a.dtype), torch.log(both)
+    return with_a_top(torch.zeros_like(lse_a), out_a, lse_a, out_b, lse_b)
 
 
 @merge_partial_attention.mistake(
@@ -168,6 +191,17 @@ def infinity_minus_infinity(out_a, lse_a, out_b, lse_b):
     lse = torch.logaddexp(lse_a, lse_b)
     weight_a, weight_b = torch.exp(lse_a - lse)[..., None], torch.exp(lse_b - lse)[..., None]
     return (weight_a * out_a + weight_b * out_b).to(out_a.dtype), lse
+
+
+@merge_partial_attention.mistake(
+    "nan_without_keys",
+    "where neither set has a key, sigmoid got minus infinity minus minus infinity, which is NaN.",
+    fix="Look where both are minus infinity: there out is zero, and lse minus infinity.",
+)
+def sigmoid_of_nan(out_a, lse_a, out_b, lse_b):
+    share = torch.sigmoid(lse_b - lse_a).unsqueeze(-1)
+    lse = lse_a - torch.nn.functional.logsigmoid(lse_a - lse_b)
+    return (out_a - share * (out_a - out_b)).to(out_a.dtype), lse
 
 
 @merge_partial_attention.mistake(

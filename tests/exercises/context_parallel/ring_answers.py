@@ -9,15 +9,27 @@ import torch
 import torch.distributed as dist
 
 
+def start(outgoing, incoming, hop=1):
+    """Begin to send to the next rank and to receive from the one before."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    return [
+        dist.isend(outgoing, (rank + hop) % world),
+        dist.irecv(incoming, (rank - hop) % world),
+    ]
+
+
+def finish(handles):
+    for handle in handles:
+        handle.wait()
+
+
 def shifted(tensor, hop=1):
     """What the rank before has sent, in exchange for ``tensor``."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    if world == 1:
+    if dist.get_world_size() == 1:
         return tensor
-    arrived = torch.empty_like(tensor, memory_format=torch.contiguous_format)
-    handle = dist.isend(tensor.contiguous(), (rank + hop) % world)
-    dist.recv(arrived, (rank - hop) % world)
-    handle.wait()
+    tensor = tensor.contiguous()
+    arrived = torch.empty_like(tensor)
+    finish(start(tensor, arrived, hop))
     return arrived
 
 
@@ -60,6 +72,7 @@ class Ring:
     lse_for_backward = staticmethod(lambda scores, lse: lse)
     delta = staticmethod(lambda gradient, out: (gradient * out).sum(-1, keepdim=True))
     changes = staticmethod(lambda weights, seen, delta: weights * (seen - delta))  # of scores
+    scale_back = None  # as in forward
     part_of_keys = staticmethod(lambda dk, dv, own: (dk, dv))  # own: whether the block is
     onward = staticmethod(shifted)  # a gradient, with its block
     at_home = staticmethod(lambda gradient, world: gradient)
@@ -102,7 +115,8 @@ class Ring:
             own_lse = self.lse_for_backward(scores, lse).unsqueeze(-1)
             weights = torch.exp(scores - own_lse).nan_to_num(0.0)
             seen, own = gradient @ exact(values).transpose(-2, -1), owner == dist.get_rank()
-            changes = self.changes(weights, seen, delta) * self.scale(q.shape[-1])
+            scale = (self.scale_back or self.scale)(q.shape[-1])
+            changes = self.changes(weights, seen, delta) * scale
             dq = dq + changes @ exact(keys)
             dk, dv = changes.transpose(-2, -1) @ exact(q), weights.transpose(-2, -1) @ gradient
             travels += torch.stack(self.part_of_keys(dk, dv, own))

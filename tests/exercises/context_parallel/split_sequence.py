@@ -3,7 +3,7 @@
 import gc
 import math
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -124,10 +124,13 @@ def drive(submission, case, rank):
         return through_layers(case, attend, *arguments_from(case, leaves))
 
     seen = {}
-    with counted(place, rank) if case.measured else nullcontext() as memory:
-        for leaf in leaves.values():
-            leaf.detach()  # now it is counted
-        out = step(case, run, gradient, seen, memory)
+    if case.measured:
+        with counted(place, rank) as memory:
+            for leaf in leaves.values():
+                leaf.detach()  # now it is counted
+            out = step(case, run, gradient, seen, memory)
+    else:
+        out = step(case, run, gradient, seen)
     seen["changed"] = [name for name, old in before.items() if not torch.equal(leaves[name], old)]
     came = {f"the gradient of {name}": leaf.grad for name, leaf in leaves.items()}
     return {"out": out.detach() if isinstance(out, torch.Tensor) else out, **came, "watched": seen}
@@ -151,7 +154,7 @@ def counted(place, rank):
         yield read
 
 
-def step(case, run, gradient, seen, memory):
+def step(case, run, gradient, seen, memory=None):
     """Forward, and backward where there is one; notes the times, and the memory in elements."""
     held = begin(memory)
     seen["forward"] = (time.monotonic(),)
@@ -237,33 +240,52 @@ def travels_as_promised(ring_attention):
         return None
 
     @ring_attention.holds(
+        "collective",
+        expects="blocks travel in messages between neighbors",
+        usually="a collective brings the keys of all {n} ranks to every rank at once, or sums for"
+        " all of them. Then the memory grows with the whole sequence.",
+        fix="Send one block to the next rank and receive one from the rank before, {others} times.",
+    )
+    def no_collective(run, case):
+        for rank in range(case.world):
+            for call in run.calls(case, rank):
+                if not call.is_message and call.op != "barrier":
+                    return f"rank {rank} called {call.via}", call.place
+        return None
+
+    @ring_attention.holds(
+        "no_message",
+        expects="blocks travel in messages between neighbors",
+        usually="they took another road, such as a file or a store.",
+        fix="Only messages between ranks count.",
+    )
+    def some_message(run, case):
+        for rank in range(case.world if case.world > 1 and not case.causal else 0):
+            if not any(call.op == "send" for call in run.calls(case, rank)):
+                return f"rank {rank} sent no message"
+        return None
+
+    @ring_attention.holds(
         "not_neighbors",
-        expects="blocks travel in messages between neighbors in the ring",
-        usually="the result is right, but not made in a ring. A collective, or a message to every"
-        " rank, brings the keys of all {n} ranks to each; then the memory grows with the whole"
-        " sequence.",
-        fix="Rank r sends to rank (r + 1) % {n} and receives from rank (r - 1) % {n}, {others}"
-        " times.",
+        expects="a rank sends to its neighbors in the ring only",
+        usually="the result is right, but not made in a ring.",
+        fix="Rank r sends to rank (r + 1) % {n}, and receives from rank (r - 1) % {n}.",
     )
     def talks_to_neighbors(run, case):
         for rank in range(case.world):
-            calls = [call for call in run.calls(case, rank) if call.op != "barrier"]
             neighbors = {(rank + 1) % case.world, (rank - 1) % case.world}
-            for call in calls:
-                if not call.is_message:
-                    return f"rank {rank} called {call.via}", call.place
+            for call in run.calls(case, rank):
                 if call.op == "send" and call.peer not in neighbors:
                     others = numbered("rank", sorted(neighbors))
                     came = f"rank {rank} sent to rank {call.peer}; its neighbors are {others}"
                     return came, call.place
-            if case.world > 1 and not case.causal and not any(c.op == "send" for c in calls):
-                return f"rank {rank} sent no message"
         return None
 
     keeps_at_most(
         ring_attention,
+        "after forward",
+        1,
         "kept_for_backward",
-        {"after forward": 1},
         expects=f"between forward and backward a rank has at most one block more ({BLOCK})",
         usually="autograd keeps what backward needs: here the blocks of all other ranks.",
         fix="Write a torch.autograd.Function that saves q, k, v, the output and the log-sum-exp. In"
@@ -271,49 +293,64 @@ def travels_as_promised(ring_attention):
     )
     keeps_at_most(
         ring_attention,
+        "in forward",
+        2,
         "too_many_blocks",
-        {"in forward": 2, "in backward": 7},
-        expects="besides q, k and v, forward needs the memory of two blocks, and backward that of"
-        f" seven ({BLOCK})",
-        usually="blocks or their gradients were collected, or a buffer was kept, perhaps by an old"
-        " handle.",
-        fix="Two buffers are enough: one in use, one to receive into. Keep no handle after wait()."
-        " The gradient of a block travels with the block: add this rank's part and send it on.",
+        expects=f"forward needs the memory of two blocks besides q, k and v ({BLOCK})",
+        usually="blocks were collected, or a buffer was kept, perhaps by an old handle.",
+        fix="Two buffers are enough: one in use, one to receive into. Keep no handle after wait().",
+    )
+    keeps_at_most(
+        ring_attention,
+        "in backward",
+        7,
+        "too_much_in_backward",
+        expects=f"backward needs the memory of at most seven blocks besides q, k and v ({BLOCK})",
+        usually="blocks of all ranks, or their gradients, were collected.",
+        fix="The gradient of a block travels with the block: add this rank's part and send it on.",
+    )
+    sends_at_most(
+        ring_attention,
+        "forward",
+        lambda world: world - 1,
+        "sent_too_much",
+        expects="in forward a rank sends at most n - 1 = {others} blocks",
+        usually="after the last block nothing needs to be sent: the own one would come again.",
+        fix="Send in the first {others} of {n} steps.",
+    )
+    sends_at_most(
+        ring_attention,
+        "backward",
+        lambda world: 2 * world,
+        "sent_too_much_back",
+        expects="in backward a rank sends at most {n} blocks, and the gradients of {n} blocks",
+        usually="more travels than blocks and their gradients, or they go around more than once.",
+        fix="Each of the {n} steps sends one block and the gradient of one block.",
     )
 
-    @ring_attention.holds(
-        "sent_too_much",
-        expects="a rank sends at most {others} blocks in forward, and at most {n} blocks and the"
-        " gradients of {n} blocks in backward",
-        usually="more travels than blocks and their gradients, or they go around more than once:"
-        " after the last block of forward the own one would come again.",
-        fix="Send in the first {others} of {n} steps of forward. Each step of backward sends one"
-        " block and the gradient of one block.",
-    )
-    def sends_what_it_must(run, case):
-        most = {"forward": case.world - 1, "backward": 2 * case.world if case.world > 1 else 0}
-        for rank, came in enumerate(run.came(case)):
-            for phase, blocks in most.items():
-                began, ended = came["watched"][phase]
-                sends = [call for call in run.calls(case, rank) if call.op == "send"]
-                sends = [call for call in sends if began <= call.time <= ended]
-                sent, limit = sum(call.numel for call in sends), case.layers * blocks * case.block
-                if (
-                    sent > limit + 16 * case.world * case.layers
-                ):  # numbers that tell shapes are fine
-                    came = f"in {phase}, rank {rank} sent {count(sent, 'element')}"
-                    return f"{came}, and {limit} are enough", sends[-1].place
+
+def keeps_at_most(ring_attention, phase, limit, name, *, expects, usually, fix):
+    """No rank holds more blocks than this, up to a half, in a phase."""
+
+    @ring_attention.holds(name, expects=expects, usually=usually, fix=fix)
+    def _(run, case):
+        for rank, came in enumerate(run.came(case) if case.measured and case.world > 1 else ()):
+            blocks = came["watched"][phase] / case.block
+            if blocks > limit + 0.5:
+                return f"rank {rank} had {blocks:.1f} blocks"
         return None
 
 
-def keeps_at_most(ring_attention, name, limits, **sentences):
-    """No rank holds more blocks than these, up to a half, in these phases."""
-
-    @ring_attention.holds(name, **sentences)
+def sends_at_most(ring_attention, phase, blocks_of, name, *, expects, usually, fix):
+    @ring_attention.holds(name, expects=expects, usually=usually, fix=fix)
     def _(run, case):
-        for rank, came in enumerate(run.came(case) if case.measured and case.world > 1 else ()):
-            for phase, limit in limits.items():
-                blocks = came["watched"][phase] / case.block
-                if blocks > limit + 0.5:
-                    return f"{phase} rank {rank} had {blocks:.1f} blocks"
+        limit = case.layers * blocks_of(case.world) * case.block if case.world > 1 else 0
+        for rank, came in enumerate(run.came(case)):
+            began, ended = came["watched"][phase]
+            sends = [call for call in run.calls(case, rank) if call.op == "send"]
+            sends = [call for call in sends if began <= call.time <= ended]
+            sent = sum(call.numel for call in sends)
+            if sent > limit + 16 * case.world * case.layers:  # numbers that tell shapes are fine
+                came = f"rank {rank} sent {count(sent, 'element')}, and {limit} are enough"
+                return came, sends[-1].place
         return None

@@ -62,6 +62,12 @@ def bytes_and_latencies(num_bytes, world_size, *, latency, bandwidth):
     )
 
 
+@all_reduce_time.right
+def message_by_message(num_bytes, world_size, *, latency, bandwidth):
+    scatter = [latency + (num_bytes / world_size) / bandwidth for _ in range(world_size - 1)]
+    return sum(scatter) + sum(scatter)
+
+
 # --- mistakes ------------------------------------------------------------------------------------
 
 
@@ -76,11 +82,20 @@ def all_bytes_in_each(num_bytes, world_size, *, latency, bandwidth):
 
 @all_reduce_time.mistake(
     "latency_once",
-    "the latency is counted once, or not at all.",
+    "the latency is counted once.",
     fix="Every one of the 2 (n - 1) messages has it.",
 )
 def one_latency(num_bytes, world_size, *, latency, bandwidth):
     return latency + 2 * (world_size - 1) / world_size * num_bytes / bandwidth
+
+
+@all_reduce_time.mistake(
+    "latency_once",
+    "the latency is counted once, or not at all.",
+    fix="Every one of the 2 (n - 1) messages has it.",
+)
+def no_latency(num_bytes, world_size, *, latency, bandwidth):
+    return 2 * (world_size - 1) / world_size * num_bytes / bandwidth
 
 
 @all_reduce_time.mistake(

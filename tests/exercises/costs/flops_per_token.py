@@ -67,13 +67,29 @@ def six_and_twelve(num_parameters, layers, hidden, seq):
     return 6 * num_parameters + 12 * layers * hidden * seq
 
 
+@flops_per_token.right
+def product_by_product(num_parameters, layers, hidden, seq):
+    def product(m, k, n):
+        return 2.0 * m * k * n
+
+    forward = product(1, num_parameters, 1)
+    for _ in range(layers):
+        forward += product(1, hidden, seq) + product(1, seq, hidden)
+    return forward + 2 * forward
+
+
 # --- mistakes ------------------------------------------------------------------------------------
+
+WITHOUT_WEIGHTS = (
+    "Add attention's two products without weights: 2 · seq · hidden FLOPs each, per layer."
+)
+BOTH = "Count queries by keys and scores by values, both for all tokens of the sequence."
 
 
 @flops_per_token.mistake(
     "attention_forgotten",
     "only products with weights are counted: 6 FLOPs for each weight.",
-    fix="Add attention's two products without weights: 2 · seq · hidden FLOPs each, per layer.",
+    fix=WITHOUT_WEIGHTS,
 )
 def six_n(num_parameters, layers, hidden, seq):
     return 6 * num_parameters
@@ -89,6 +105,15 @@ def without_backward(num_parameters, layers, hidden, seq):
 
 
 @flops_per_token.mistake(
+    "backward_once",
+    "backward is counted like forward, or without forward.",
+    fix="Backward does two products for each one of forward, so the sum is 3 times forward.",
+)
+def backward_as_forward(num_parameters, layers, hidden, seq):
+    return 4 * num_parameters + 8 * layers * hidden * seq
+
+
+@flops_per_token.mistake(
     "one_for_two",
     "a multiplication and its addition are counted as one operation.",
     fix="Count both: 2 · m · n · k.",
@@ -100,7 +125,7 @@ def multiplications(num_parameters, layers, hidden, seq):
 @flops_per_token.mistake(
     "half_of_attention",
     "attention is counted by half: one of its two products, or only tokens that are not masked.",
-    fix="Count queries by keys and scores by values, both for all tokens of the sequence.",
+    fix=BOTH,
 )
 def one_product(num_parameters, layers, hidden, seq):
     return 6 * num_parameters + 6 * layers * hidden * seq

@@ -63,6 +63,11 @@ def expected(case):
 
 
 @step_time.right
+def latest_of_all_beginnings(forward, backward, all_reduce):
+    return forward + max(sum(backward[: i + 1]) + sum(all_reduce[i:]) for i in range(len(backward)))
+
+
+@step_time.right
 def with_two_clocks(forward, backward, all_reduce):
     clock = forward
     link_free_at = forward
@@ -111,6 +116,32 @@ def the_longer_of_both(forward, backward, all_reduce):
 )
 def only_the_last(forward, backward, all_reduce):
     return forward + sum(backward) + all_reduce[-1]
+
+
+@step_time.mistake(
+    "starts_too_early",
+    "a bucket is sent while its own backward runs.",
+    fix="Add backward[i] first: the bucket is complete when that has ended.",
+)
+def before_its_backward(forward, backward, all_reduce):
+    computed = free = forward
+    for seconds, more in zip(backward, all_reduce, strict=True):
+        free = max(computed, free) + more
+        computed += seconds
+    return max(computed, free)
+
+
+@step_time.mistake(
+    "backward_waits",
+    "the next bucket's backward begins when the all-reduce before it has begun, not at once.",
+    fix="Keep two times: the computing never waits for the link.",
+)
+def waits_for_its_turn(forward, backward, all_reduce):
+    computed = free = forward
+    for seconds, more in zip(backward, all_reduce, strict=True):
+        computed = max(computed + seconds, free)
+        free = computed + more
+    return free
 
 
 @step_time.mistake(

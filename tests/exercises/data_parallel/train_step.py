@@ -322,3 +322,32 @@ def returns_the_mean_of_the_chunks_losses(replicas, inputs, targets, loss_fn, op
         return sum(losses) / len(losses)
 
     return train(replicas, inputs, targets, loss_fn, optimizer, backward=backward)
+
+
+@train_step.mistake(
+    "momentum_lost",
+    "the momentum is missing: the weights were changed by hand or by a new optimizer.",
+    fix="Call optimizer.step() of the optimizer that is given.",
+)
+def own_gradient_descent(replicas, inputs, targets, loss_fn, optimizer):
+    @torch.no_grad()
+    def step(replicas):
+        for parameter in replicas[0].parameters():
+            if parameter.grad is not None:
+                parameter -= optimizer.param_groups[0]["lr"] * parameter.grad
+
+    return train(replicas, inputs, targets, loss_fn, optimizer, step=step)
+
+
+@train_step.mistake(
+    "targets_not_moved",
+    "the outputs are on a GPU, and the targets are not.",
+    fix="Bring the targets to the GPU of the gathered outputs: targets.to(device).",
+    status="crash",
+)
+def forgets_to_move_the_targets(replicas, inputs, targets, loss_fn, optimizer):
+    def backward(loss_fn, pairs):
+        outputs = [output for output, _ in pairs]
+        return loss_fn(gather(outputs, outputs[0].device), targets).item()
+
+    return train(replicas, inputs, targets, loss_fn, optimizer, backward=backward)

@@ -38,6 +38,9 @@ def drive(submission, case, rank):
 averages_gradients(average_gradients)
 
 
+# --- right answers -------------------------------------------------------------------------------
+
+
 @average_gradients.right
 def one_flat_tensor(model):
     parameters = trained(model)
@@ -58,6 +61,9 @@ def asks_who_has_one_first(model):
             grad = torch.zeros_like(p) if p.grad is None else p.grad
             dist.all_reduce(grad)
             p.grad = grad / dist.get_world_size()
+
+
+# --- mistakes ------------------------------------------------------------------------------------
 
 
 @average_gradients.mistake(

@@ -215,6 +215,32 @@ def averages_a_copy(model, num_samples=None):
         dist.all_reduce(p.grad * share)
 
 
+@every_average.mistake(
+    "only_divided",
+    "this is the rank's own gradient times its share: the sum over the ranks is not in .grad.",
+    fix="Reduce .grad itself: all_reduce writes the sum into the tensor that it is given.",
+)
+def scales_and_reduces_a_copy(model, num_samples=None):
+    share = share_of(num_samples)
+    for p in trained(model):
+        p.grad *= share
+        dist.all_reduce(p.grad.clone())
+
+
+@every_average.mistake(
+    "generator_used_up",
+    "the generator of parameters was used up by a loop before, so torch.cat gets an empty list.",
+    fix="Ask for model.parameters() again, or make a list of it once.",
+    status="crash",
+)
+def flattens_a_generator_that_is_used_up(model, num_samples=None):
+    share = share_of(num_samples)
+    parameters = iter(trained(model))
+    for p in parameters:
+        p.grad *= share
+    dist.all_reduce(torch.cat([p.grad.reshape(-1) for p in parameters]))
+
+
 @every_average.breaks("nothing_sent")
 def goes_through_a_generator_twice(model, num_samples=None):
     parameters = iter(trained(model))

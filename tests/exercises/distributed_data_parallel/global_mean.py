@@ -84,12 +84,18 @@ def added(*numbers):
     return tensor.tolist()
 
 
+# --- right answers -------------------------------------------------------------------------------
+
+
 @global_mean.right
 def gathers_everything(values):
     everything: list = [None] * dist.get_world_size()
     dist.all_gather_object(everything, values.flatten().tolist())
     flat = [value for own in everything for value in own]
     return sum(flat) / len(flat) if flat else float("nan")
+
+
+# --- mistakes ------------------------------------------------------------------------------------
 
 
 @global_mean.mistake(
@@ -175,6 +181,15 @@ def its_own_mean(values):
 )
 def never_divides(values):
     return added(values.sum().item())[0]
+
+
+@global_mean.mistake(
+    "divided_by_ranks",
+    "the sum of all values was divided by the number of ranks.",
+    fix="Divide it by the number of all values: all-reduce the counts too.",
+)
+def divides_by_the_ranks(values):
+    return added(values.sum().item())[0] / dist.get_world_size()
 
 
 @global_mean.mistake(

@@ -95,11 +95,30 @@ def cut(order, world, drop_last):
     return order[: len(order) // world * world] if drop_last else order
 
 
+# --- right answers -------------------------------------------------------------------------------
+
+
 @shard_indices.right
 def as_columns_of_a_table(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
     order = torch.tensor(order_of(n, seed + epoch, shuffle))
     rounds = n // world if drop_last else -(-n // world)
     return order.repeat(world)[: rounds * world].view(rounds, world)[:, rank].tolist()
+
+
+@shard_indices.right
+def one_index_at_a_time(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
+    order = order_of(n, seed + epoch, shuffle)
+    mine = []
+    place = rank
+    while place < n or (not drop_last and place - rank < n):
+        if drop_last and place - rank + world > n:
+            break
+        mine.append(order[place % n])
+        place += world
+    return mine
+
+
+# --- mistakes ------------------------------------------------------------------------------------
 
 
 @shard_indices.mistake(
@@ -111,6 +130,15 @@ def one_block_each(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=Fal
     order = fit(order_of(n, seed + epoch, shuffle), world, drop_last)
     size = len(order) // world
     return order[rank * size : (rank + 1) * size]
+
+
+@shard_indices.mistake(
+    "whole_order",
+    "every rank got all rows, so all ranks do the same work.",
+    fix="Rank r takes the rows at places r, r + {ranks}, and so on: order[rank::world_size].",
+)
+def all_rows_on_every_rank(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
+    return fit(order_of(n, seed + epoch, shuffle), world, drop_last)
 
 
 @shard_indices.mistake(
@@ -157,11 +185,20 @@ def fills_up_with_rows_in_order(n, world, rank, *, epoch, seed=0, shuffle=True, 
 
 @shard_indices.mistake(
     "drop_last_ignored",
-    "drop_last has no effect: the order is filled up where rows should be left out.",
+    "drop_last has no effect: the order was filled up where rows should be left out.",
     fix="With drop_last, cut the order to a length that {ranks} divides.",
 )
 def never_drops(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
     return fit(order_of(n, seed + epoch, shuffle), world, False)[rank::world]
+
+
+@shard_indices.mistake(
+    "always_dropped",
+    "rows were left out although drop_last is off, so they are never trained on in this epoch.",
+    fix="Without drop_last, fill the order up from its own beginning.",
+)
+def always_drops(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
+    return fit(order_of(n, seed + epoch, shuffle), world, True)[rank::world]
 
 
 @shard_indices.mistake(
@@ -193,12 +230,28 @@ def forgets_the_epoch(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=
 
 
 @shard_indices.mistake(
+    "seed_ignored", "seed has no effect.", fix="The generator's seed is seed + epoch."
+)
+def forgets_the_seed(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
+    return fit(order_of(n, epoch, shuffle), world, drop_last)[rank::world]
+
+
+@shard_indices.mistake(
     "never_shuffled",
     "the rows are in order although shuffle is on, as it is unless the caller says otherwise.",
     fix="Draw the order with torch.randperm and a generator whose seed is seed + epoch.",
 )
 def ignores_shuffle(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
     return fit(list(range(n)), world, drop_last)[rank::world]
+
+
+@shard_indices.mistake(
+    "always_shuffled",
+    "the rows are shuffled although shuffle is off.",
+    fix="Draw a permutation only if shuffle is on; otherwise take range(num_samples).",
+)
+def shuffles_always(n, world, rank, *, epoch, seed=0, shuffle=True, drop_last=False):
+    return fit(order_of(n, seed + epoch, True), world, drop_last)[rank::world]
 
 
 @shard_indices.mistake(

@@ -51,6 +51,9 @@ def words(case):
 averages_gradients(weighted_average_gradients)
 
 
+# --- right answers -------------------------------------------------------------------------------
+
+
 @weighted_average_gradients.right
 def one_flat_tensor_with_the_rows_in_it(model, num_samples):
     parameters = trained(model)
@@ -72,6 +75,9 @@ def unused_ones_stay_none(model, num_samples):
             part = torch.zeros_like(p) if p.grad is None else p.grad * (num_samples / total)
             dist.all_reduce(part)
             p.grad = part.detach()
+
+
+# --- mistakes ------------------------------------------------------------------------------------
 
 
 @weighted_average_gradients.mistake(
@@ -137,6 +143,19 @@ def weights_and_never_divides(model, num_samples):
 
 
 @weighted_average_gradients.mistake(
+    "times_ranks",
+    "this is {n} times the right gradient: each share was multiplied by {n}, the number of ranks,"
+    " as if a mean over the ranks would follow, but all_reduce only adds up.",
+    fix="Leave the factor {n} out, or divide the sum by {n}.",
+)
+def prepares_a_mean_and_adds_up(model, num_samples):
+    share = num_samples * dist.get_world_size() / all_rows(num_samples)
+    for p in trained(model):
+        p.grad *= share
+        dist.all_reduce(p.grad)
+
+
+@weighted_average_gradients.mistake(
     "divided_by_ranks",
     "the sum of num_samples * gradient was divided by {n}, the number of ranks.",
     fix="Divide by the {total} rows of all ranks, which an all-reduce of num_samples gives.",
@@ -146,6 +165,18 @@ def divides_by_the_ranks(model, num_samples):
         p.grad *= num_samples
         dist.all_reduce(p.grad)
         p.grad /= dist.get_world_size()
+
+
+@weighted_average_gradients.mistake(
+    "divided_by_own_rows",
+    "the sum of num_samples * gradient was divided by this rank's own rows.",
+    fix="Divide by the {total} rows of all ranks: all-reduce num_samples too.",
+)
+def divides_by_its_own_rows(model, num_samples):
+    for p in trained(model):
+        p.grad *= num_samples
+        dist.all_reduce(p.grad)
+        p.grad /= max(num_samples, 1)
 
 
 @weighted_average_gradients.mistake(

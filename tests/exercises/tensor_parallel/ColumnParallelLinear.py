@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from multigpu.checking.declaration import exercise
+from multigpu.checking.probes import handles_are_waited_for
 
 from . import layers
 from .layers import Parts
@@ -19,7 +20,23 @@ column = exercise(
     expects="outputs, gradients and weights on each rank are its part of those of linear, and the"
     " gradient of the inputs is that of linear",
 )
-layers.parallel_linear(column, layers.Column, inputs=12, outputs=24)
+handles_are_waited_for(column)
+
+
+@column.cases
+def cases():
+    return layers.cases_of(inputs=12, outputs=24)
+
+
+column.drive(layers.drive_with("ColumnParallelLinear", layers.Column))
+column.expected(layers.expected_with(layers.Column))
+
+
+@column.words
+def words(case):
+    return {"own": case.outputs // case.world}
+
+
 layers.sends_at_most(
     column,
     "forward",
@@ -39,6 +56,8 @@ layers.sends_at_most(
     usually="gradients of weights were sent, or every rank got all ranks' gradients by all_gather.",
     fix="One all_reduce of the gradient of the inputs is enough.",
 )
+layers.keeps_its_part(column)
+layers.freezes_what_is_frozen(column)
 
 
 # --- what answers are made of --------------------------------------------------------------------
@@ -126,6 +145,19 @@ class hook_on_the_inputs(Parted):
 
 
 @column.mistake(
+    "weights_summed",
+    "the gradients of the weights were summed over the ranks, too. Each rank has other weights.",
+    fix="Sum the gradient of the inputs only.",
+)
+class sums_gradients_of_weights(Parted):
+    def parameter(self, whole, part):
+        own = super().parameter(whole, part)
+        if own.requires_grad:
+            own.register_hook(self.total)
+        return own
+
+
+@column.mistake(
     "other_part",
     "every rank keeps the first part.",
     fix="Take part dist.get_rank().",
@@ -160,7 +192,7 @@ class gathers_outputs(Parted):
         return torch.cat(parts, dim=-1)
 
 
-@column.mistake(**layers.FROZEN)
+@column.breaks("frozen_trained")
 class trains_frozen_weights(Parted):
     def parameter(self, whole, part):
         return super().parameter(whole, part).requires_grad_(True)

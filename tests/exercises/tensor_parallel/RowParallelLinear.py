@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from multigpu.checking.declaration import exercise
+from multigpu.checking.probes import handles_are_waited_for
 
 from . import layers
 from .layers import Parts
@@ -14,7 +15,23 @@ row = exercise(
     "tensor_parallel.RowParallelLinear",
     expects="every rank gets the outputs of linear, and its part of the gradients and weights",
 )
-layers.parallel_linear(row, layers.Row, inputs=24, outputs=12)
+handles_are_waited_for(row)
+
+
+@row.cases
+def cases():
+    return layers.cases_of(inputs=24, outputs=12)
+
+
+row.drive(layers.drive_with("RowParallelLinear", layers.Row))
+row.expected(layers.expected_with(layers.Row))
+
+
+@row.words
+def words(case):
+    return {"own": case.inputs // case.world}
+
+
 layers.sends_at_most(
     row,
     "forward",
@@ -33,6 +50,8 @@ layers.sends_at_most(
     usually="gradients were sent that every rank has already.",
     fix="Backward of the sum returns the gradient that it gets.",
 )
+layers.keeps_its_part(row)
+layers.freezes_what_is_frozen(row)
 
 
 # --- what answers are made of --------------------------------------------------------------------
@@ -56,6 +75,11 @@ class Parted(Parts):
 
 
 # --- right answers -------------------------------------------------------------------------------
+
+
+@row.right
+class straight_through(Parted):
+    pass
 
 
 @row.right
@@ -184,7 +208,7 @@ class cuts_the_outputs(Parted):
         return whole.chunk(dist.get_world_size())[dist.get_rank()]
 
 
-@row.mistake(**layers.FROZEN)
+@row.breaks("frozen_trained")
 class trains_frozen_weights(Parted):
     def parameter(self, whole, part):
         return super().parameter(whole, part).requires_grad_(True)

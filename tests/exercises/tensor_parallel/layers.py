@@ -8,6 +8,7 @@ import gc
 import math
 import time
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +16,6 @@ import torch.distributed as dist
 from torch import nn
 
 from multigpu.checking.declaration import case
-from multigpu.checking.probes import handles_are_waited_for
 from multigpu.checking.verdicts import count
 from multigpu.devices.meters import MemoryMeter
 from multigpu.ranks import rank_device
@@ -25,15 +25,6 @@ from multigpu.scaling.formulas import all_reduce_bytes, ring_bytes
 STEPS = 3
 
 
-def parallel_linear(exercise, side, inputs, outputs):
-    """Train the layer as a part of the whole one, of which it keeps nothing else."""
-    exercise.cases(lambda: cases_of(inputs, outputs))
-    exercise.drive(drive_with(exercise.function, side))
-    exercise.expected(expected_with(side))
-    handles_are_waited_for(exercise)
-    keeps_its_part(exercise)
-
-
 def cases_of(inputs, outputs):
     """Every number of ranks with shapes, dtypes, frozen weights and layers that are used twice."""
     for world in (3, 2, 4, 1):
@@ -41,9 +32,9 @@ def cases_of(inputs, outputs):
 
         def a_case(title, *shape, ranks=ranks, world=world, **more):
             usual = {"dtype": torch.float64, "bias": True, "frozen": (), "needs": True}
-            whole = {"inputs": inputs, "outputs": outputs, "own": max(inputs, outputs) // world}
+            whole = {"inputs": inputs, "outputs": outputs, "shape": shape}
             options: dict[str, Any] = usual | {"twice": False, "strided": False} | whole | more
-            return case(f"{title} {ranks}", world=world, shape=shape, **options)
+            return case(f"{title} {ranks}", world=world, **options)
 
         yield a_case("5 rows", 5, example=world == 3)
         yield a_case("2 times 3 rows, no bias, the layer used twice", 2, 3, bias=False, twice=True)
@@ -142,13 +133,14 @@ def drive_with(kind_name, side):
 
     def drive(submission, case, rank):
         kind, device = getattr(submission, kind_name), rank_device()
-        spans: dict[str, Any] = {"forward": [], "backward": []}
-        came = {"watched": {"held": held(kind, side, device), "spans": spans}}
+        watched = {"held": held(kind, side, device), "made at": beginning(kind)}
         linear = whole_linear(case).to(device)
         untouched = [p.detach().clone() for p in linear.parameters()]
         layer = kind(linear)
-        for name, _ in linear.named_parameters():
-            came[f"whether {name} needs a gradient"] = getattr(layer, name).requires_grad
+        needs = {n: getattr(layer, n).requires_grad for n, _ in linear.named_parameters()}
+        spans: dict[str, Any] = {"forward": [], "backward": []}
+        came: dict[str, Any] = {f"whether {name} needs a gradient": needs[name] for name in needs}
+        came["watched"] = watched | {"spans": spans, "needs": needs}
         came["the number of elements in parameters()"] = sum(p.numel() for p in layer.parameters())
 
         @contextmanager
@@ -162,6 +154,12 @@ def drive_with(kind_name, side):
         return came | {"whether linear is as it was": same}
 
     return drive
+
+
+def beginning(kind):
+    """The line of a layer's constructor, for what is wrong before the layer is called."""
+    code = getattr(kind.__init__, "__code__", None)
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code else ""
 
 
 def held(kind, side, device):
@@ -190,25 +188,39 @@ def expected_with(side):
 
     def expected(case):
         linear = whole_linear(case)
-        parts = {"weight": side.weight, "bias": side.bias, "inputs": side.given}
-        came = {
-            f"whether {n} needs a gradient": p.requires_grad for n, p in linear.named_parameters()
-        }
-        before = [side.weight(linear.weight, 0, case.world)]
-        before += [side.bias(linear.bias, 0, case.world)] if case.bias else []
-        came["the number of elements in parameters()"] = sum(part.numel() for part in before)
-        came |= trained(linear, case, side, None) | {"whether linear is as it was": True}
-
-        def cut(name, value, rank):
-            """A rank's part of something that the training of the whole layer gave."""
-            if not isinstance(value, torch.Tensor):
-                return value
-            last = name.removesuffix(".grad").removesuffix(" in torch.no_grad()").split()[-1]
-            return parts.get(last, side.returned)(value, rank, case.world)
-
-        return [{n: cut(n, value, r) for n, value in came.items()} for r in range(case.world)]
+        came = trained(linear, case, side, None)
+        return [
+            fixed(case, side, rank)
+            | {name: cut(case, side, name, value, rank) for name, value in came.items()}
+            for rank in range(case.world)
+        ]
 
     return expected
+
+
+def cut(case, side, name, value, rank):
+    """A rank's part of something that the training of the whole layer gave."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    for ending, part in (
+        ("output", side.returned), ("output in torch.no_grad()", side.returned),
+        ("inputs", side.given), ("weight", side.weight), ("weight.grad", side.weight),
+    ):  # fmt: skip
+        if name.endswith(ending):
+            return part(value, rank, case.world)
+    return side.bias(value, rank, case.world)
+
+
+def fixed(case, side, rank):
+    linear = whole_linear(case)
+    parts = [side.weight(linear.weight, rank, case.world)]
+    if case.bias:
+        parts.append(side.bias(linear.bias, rank, case.world))
+    needs = {f"whether {n} needs a gradient": p.requires_grad for n, p in linear.named_parameters()}
+    return needs | {
+        "the number of elements in parameters()": sum(part.numel() for part in parts),
+        "whether linear is as it was": True,
+    }
 
 
 def part(tensor, rank, dim, world=None):
@@ -243,13 +255,7 @@ class Row:
     weight, bias = Column.returned, Column.given
 
 
-# --- properties, and a mistake -------------------------------------------------------------------
-
-FROZEN: Any = {
-    "name": "frozen_trained",
-    "usually": "nn.Parameter(...) needs a gradient unless you say otherwise.",
-    "fix": "nn.Parameter(part, requires_grad=whole.requires_grad).",
-}
+# --- properties ----------------------------------------------------------------------------------
 
 
 def keeps_its_part(exercise):
@@ -266,7 +272,26 @@ def keeps_its_part(exercise):
         for rank, came in enumerate(run.came(case)):
             there, own = came["watched"]["held"]
             if there > 1.1 * own:
-                return f"on rank {rank} {there:,} bytes are in memory; its part has {own:,}"
+                words = f"on rank {rank} {there:,} bytes are in memory; its part has {own:,}"
+                return words, came["watched"]["made at"]
+        return None
+
+
+def freezes_what_is_frozen(exercise):
+    """Parameters need a gradient only if those of the whole layer do."""
+
+    @exercise.holds(
+        "frozen_trained",
+        expects="a frozen parameter of linear is frozen here, too",
+        usually="nn.Parameter(...) needs a gradient unless you say otherwise.",
+        fix="nn.Parameter(part, requires_grad=whole.requires_grad).",
+        first=True,
+    )
+    def _(run, case):
+        watched = run.came(case)[0]["watched"]
+        for name in case.frozen:
+            if watched["needs"].get(name):
+                return f"{name} needs a gradient, and that of linear does not", watched["made at"]
         return None
 
 
@@ -280,9 +305,9 @@ def sends_at_most(exercise, phase, name, most, **sentences):
                 calls = [c for c in run.calls(case, rank) if began <= c.time <= ended]
                 sent = sum(map(ring_bytes, calls))
                 if sent > 1.001 * most(case):
-                    names = ", ".join(f"{call.op} of {call.bytes:,} bytes" for call in calls)
+                    names = [f"{call.op} of {call.bytes:,} bytes" for call in calls]
                     means = f"which makes a rank send {sent:,.0f} bytes in a ring"
-                    return f"rank {rank} called {names}, {means}", calls[0].place
+                    return f"rank {rank} called {', '.join(names)}, {means}", calls[0].place
         return None
 
 

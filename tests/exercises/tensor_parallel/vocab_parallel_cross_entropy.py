@@ -4,6 +4,8 @@ The ranks hold different numbers of words, and rank 0 does not always have the f
 is multiplied before backward, so that a gradient which ignores what comes in is seen.
 """
 
+import time
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -61,8 +63,8 @@ def whole_logits(case):
 
 def targets_of(case):
     """Words of all ranks in turn; each rank's first and last ones among them."""
-    firsts = [first_of(case, rank) for rank in range(case.world)]
-    ends = [f + at for f, size in zip(firsts, case.sizes, strict=True) for at in (0, size - 1)]
+    ends = [first_of(case, rank) + place for rank in range(case.world)
+            for place in (0, case.sizes[rank] - 1)]  # fmt: skip
     return torch.tensor([ends[(3 * i + 1) % len(ends)] for i in range(case.rows)])
 
 
@@ -76,8 +78,9 @@ def drive(submission, case, rank):
     leaf = own_part(case, rank, whole_logits(case)).clone().to(device).requires_grad_()
     logits = leaf * 1.0  # not a leaf: what writes into it in place raises no exception
     before, targets = logits.detach().clone(), targets_of(case).to(device)
+    began = time.monotonic()
     came = submission.vocab_parallel_cross_entropy(logits, targets, first_of(case, rank))
-    found = {"the result": came, "whether the logits are as they were": logits.equal(before)}
+    found = {"the result": came, "watched": {"untouched": torch.equal(logits, before)}}
     if isinstance(came, torch.Tensor):
         found["the result"] = came.detach().clone()
         found["whether the result has a graph"] = came.requires_grad
@@ -85,6 +88,7 @@ def drive(submission, case, rank):
             (came * FACTOR).backward()
             gradient = None if leaf.grad is None else leaf.grad.clone()
             found[f"the gradient of the logits of {FACTOR:g} times the loss"] = gradient
+        found["watched"]["span"] = began, time.monotonic()
     same = torch.equal(targets.cpu(), targets_of(case))
     return found | {"whether the targets are as they were": same}
 
@@ -103,7 +107,6 @@ def expected(case):
             f"the gradient of the logits of {FACTOR:g} times the loss": sized(
                 size, own_part(case, rank, whole.grad)
             ),
-            "whether the logits are as they were": True,
             "whether the targets are as they were": True,
         }
         for rank in range(case.world)
@@ -116,33 +119,49 @@ def words(case):
 
 
 @loss.holds(
+    "logits_changed",
+    expects="the logits stay as they are",
+    usually="the maximum was subtracted in place. A method with _ at its end and -= do that.",
+    fix="shifted = logits - largest makes a new tensor.",
+    first=True,
+)
+def logits_stay(run, case):
+    for rank, came in enumerate(run.came(case)):
+        if not came["watched"]["untouched"]:
+            return f"after the call the logits of rank {rank} hold other numbers"
+    return None
+
+
+@loss.holds(
     "logits_gathered",
     expects="for each row a rank gives at most {numbers} numbers to torch.distributed",
     usually="the logits themselves, or their gradients, were sent.",
     fix="The maximum, the sum of the exponentials and the target's score are three numbers.",
 )
 def few_numbers_travel(run, case):
-    for rank in range(case.world if case.world > 1 else 0):
-        given = given_by(run, case, rank)
-        if given > NUMBERS:
-            largest = max(run.calls(case, rank), key=lambda call: call.numel)
-            return f"rank {rank} gave {given:g} numbers per row", largest.place
+    for rank, came in enumerate(run.came(case)):
+        if "span" not in came["watched"] or case.world == 1:
+            continue
+        began, ended = came["watched"]["span"]
+        calls = [call for call in run.calls(case, rank) if began <= call.time <= ended]
+        given = sum(call.numel for call in calls if call.op not in ("recv", "barrier"))
+        if given > NUMBERS * case.rows:
+            each = given / case.rows
+            return f"rank {rank} gave {each:g} numbers per row", max(
+                calls, key=lambda call: call.numel
+            ).place
     return None
-
-
-def given_by(run, case, rank):
-    """The numbers that a rank has given to collectives, for each row."""
-    calls = [call for call in run.calls(case, rank) if call.op not in ("recv", "barrier")]
-    return sum(call.numel for call in calls) / case.rows
 
 
 @loss.remark
 def three_are_enough(run, case):
-    given = given_by(run, case, 0)
-    if not getattr(case, "example", False) or given <= 3:
+    if not getattr(case, "example", False):
+        return None
+    given = sum(call.numel for call in run.calls(case, 0) if call.op != "barrier")
+    if given <= 3 * case.rows:
         return None
     return (
-        f"vocab_parallel_cross_entropy: {given:g} numbers per row went to collectives."
+        f"vocab_parallel_cross_entropy: {given / case.rows:g} numbers per row went to collectives."
         " Three are enough: the maximum, the sum of the exponentials and the target's score."
         " Backward needs none, because all ranks have the gradient of these sums."
     )
@@ -151,7 +170,7 @@ def three_are_enough(run, case):
 # --- what answers are made of --------------------------------------------------------------------
 
 
-class Summed(torch.autograd.Function):
+class Constants(torch.autograd.Function):
     """The sum over the ranks; its backward passes the gradient on."""
 
     @staticmethod
@@ -186,21 +205,10 @@ def score_of(shifted, targets, first):
     return shifted.gather(1, columns[:, None])[:, 0] * here
 
 
-def parallel(
-    logits,
-    targets,
-    first,
-    *,
-    largest=largest_of,
-    sums=Summed.apply,
-    score=score_of,
-    scores=Summed.apply,
-    over_rows=torch.mean,
-):
-    """Right, and most mistakes below change one part."""
+def losses(logits, targets, first, *, largest=largest_of, add=Constants.apply, score=score_of):
+    """Of each row; right, and most mistakes below change one part."""
     shifted = logits - largest(logits)
-    score = scores(score(shifted, targets, first))
-    return over_rows(sums(shifted.exp().sum(1)).log() - score)
+    return add(shifted.exp().sum(1)).log() - add(score(shifted, targets, first))
 
 
 # --- right answers -------------------------------------------------------------------------------
@@ -233,14 +241,25 @@ def backward_by_hand(logits, targets, first):
 
 
 @loss.right
+def gathers_what_the_ranks_have_summed(logits, targets, first):
+    """The log-sum-exp of each rank; of the others' it is a constant."""
+    own = logits.logsumexp(dim=1)
+    parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, own.detach())
+    parts[dist.get_rank()] = own
+    whole = torch.stack(parts).logsumexp(dim=0)
+    score = score_of(logits, targets, first)
+    return (whole - score - (summed(score) - score.detach())).mean()
+
+
+@loss.right
 def sums_of_the_graph(logits, targets, first):
     """Torch warns that all_reduce has no backward; what the ranks need is that of a constant."""
-
-    def add(tensor):
-        dist.all_reduce(tensor)
-        return tensor
-
-    return parallel(logits, targets, first, sums=add, scores=add)
+    shifted = logits - largest_of(logits)
+    sums, score = shifted.exp().sum(1), score_of(shifted, targets, first)
+    dist.all_reduce(sums)
+    dist.all_reduce(score)
+    return sums.log().sub(score).mean()
 
 
 # --- mistakes ------------------------------------------------------------------------------------
@@ -251,8 +270,10 @@ def sums_of_the_graph(logits, targets, first):
     "the exponentials were summed over this rank's words only.",
     fix="Sum them over the ranks with all_reduce before the logarithm.",
 )
-def sums_of_one_rank(*given):
-    return parallel(*given, sums=lambda own: own)
+def sums_of_one_rank(logits, targets, first):
+    shifted = logits - largest_of(logits)
+    score = Constants.apply(score_of(shifted, targets, first))
+    return (shifted.exp().sum(1).log() - score).mean()
 
 
 @loss.mistake(
@@ -260,8 +281,11 @@ def sums_of_one_rank(*given):
     "each rank subtracted the largest of its own logits, so the exponentials do not add up.",
     fix="Subtract the largest logit of all ranks: all_reduce with ReduceOp.MAX.",
 )
-def largest_of_one_rank(*given):
-    return parallel(*given, largest=lambda logits: logits.detach().amax(1, keepdim=True))
+def largest_of_one_rank(logits, targets, first):
+    def largest(logits):
+        return logits.detach().amax(1, keepdim=True)
+
+    return losses(logits, targets, first, largest=largest).mean()
 
 
 @loss.mistake(
@@ -269,8 +293,20 @@ def largest_of_one_rank(*given):
     "exp of a large logit is infinite, and exp of a very negative one is zero.",
     fix="Subtract the largest logit of the row, over all ranks, before exp.",
 )
-def without_the_maximum(*given):
-    return parallel(*given, largest=lambda logits: 0.0)
+def without_the_maximum(logits, targets, first):
+    return losses(logits, targets, first, largest=lambda logits: 0.0).mean()
+
+
+@loss.mistake(
+    "maximum_forgotten",
+    "the exponentials are of logits minus the maximum, and the target's score is not.",
+    fix="Subtract the maximum from the target's score, too, or add it to the logarithm.",
+)
+def score_without_the_maximum(logits, targets, first):
+    def score(shifted, targets, first):
+        return score_of(logits, targets, first)
+
+    return losses(logits, targets, first, score=score).mean()
 
 
 @loss.mistake(
@@ -278,12 +314,12 @@ def without_the_maximum(*given):
     "a rank that does not have the target word adds the score of another word.",
     fix="Put zero there: multiply by (first <= targets) & (targets < first + logits.shape[1]).",
 )
-def score_of_another_word(*given):
+def score_of_another_word(logits, targets, first):
     def score(shifted, targets, first):
         columns, _ = place_of(targets, first, shifted.shape[1])
         return shifted.gather(1, columns[:, None])[:, 0]
 
-    return parallel(*given, score=score)
+    return losses(logits, targets, first, score=score).mean()
 
 
 @loss.mistake(
@@ -291,8 +327,10 @@ def score_of_another_word(*given):
     "only the rank that has the target word knows its score; the others count zero.",
     fix="Sum the scores over the ranks with all_reduce: all but one are zero.",
 )
-def score_of_one_rank(*given):
-    return parallel(*given, scores=lambda own: own)
+def score_of_one_rank(logits, targets, first):
+    shifted = logits - largest_of(logits)
+    sums = Constants.apply(shifted.exp().sum(1))
+    return (sums.log() - score_of(shifted, targets, first)).mean()
 
 
 @loss.mistake(
@@ -302,7 +340,7 @@ def score_of_one_rank(*given):
     fix="The words of this rank begin at first.",
 )
 def rank_times_size(logits, targets, first):
-    return parallel(logits, targets, dist.get_rank() * logits.shape[1])
+    return losses(logits, targets, dist.get_rank() * logits.shape[1]).mean()
 
 
 @loss.mistake(
@@ -311,7 +349,7 @@ def rank_times_size(logits, targets, first):
     fix="The column is targets - first, where it is one of this rank's.",
 )
 def words_as_columns(logits, targets, first):
-    return parallel(logits, targets, 0)
+    return losses(logits, targets, 0).mean()
 
 
 @loss.mistake(
@@ -329,12 +367,25 @@ def cross_entropy_of_one_rank(logits, targets, first):
     "the losses of the rows were added up and not divided by their number.",
     fix="Return the mean over the rows.",
 )
-def sum_over_rows(*given):
-    return parallel(*given, over_rows=torch.sum)
+def sum_over_rows(logits, targets, first):
+    return losses(logits, targets, first).sum()
 
 
-class SummedTwice(Summed):
-    """As torch.distributed.nn.all_reduce has it."""
+@loss.mistake(
+    "not_differentiable",
+    "the loss was computed without a graph.",
+    fix="Sum in the forward of a torch.autograd.Function, or let one compute the gradient.",
+)
+def without_a_graph(logits, targets, first):
+    return losses(logits, targets, first).mean().detach()
+
+
+class Shared(torch.autograd.Function):
+    """The sum over the ranks, also of the gradient, as torch.distributed.nn has it."""
+
+    @staticmethod
+    def forward(ctx, tensor):
+        return summed(tensor)
 
     @staticmethod
     def backward(ctx, gradient):
@@ -347,11 +398,22 @@ class SummedTwice(Summed):
     " rank has the whole gradient of the loss already, so all get {n} times theirs.",
     fix="Write a torch.autograd.Function whose backward returns the gradient that it gets.",
 )
-def sums_in_backward(*given):
-    return parallel(*given, sums=SummedTwice.apply, scores=SummedTwice.apply)
+def sums_in_backward(logits, targets, first):
+    return losses(logits, targets, first, add=Shared.apply).mean()
 
 
-class IgnoresGradient(AsMegatron):
+@loss.mistake(
+    "sum_masked",
+    "the logarithm of the sum was masked, too, and then its gradient is missing.",
+    fix="Mask the target's score alone. The logarithm belongs to every row on every rank.",
+)
+def masks_the_log_softmax(logits, targets, first):
+    shifted = logits - largest_of(logits)
+    log_softmax = shifted - Constants.apply(shifted.exp().sum(1)).log()[:, None]
+    return -Constants.apply(score_of(log_softmax, targets, first)).mean()
+
+
+class Alone(AsMegatron):
     @staticmethod
     def backward(ctx, gradient):
         return AsMegatron.backward(ctx, torch.ones_like(gradient))
@@ -363,18 +425,14 @@ class IgnoresGradient(AsMegatron):
     fix="Multiply the gradient of the logits by it.",
 )
 def ignores_what_comes_in(logits, targets, first):
-    return IgnoresGradient.apply(logits, targets, first)
+    return Alone.apply(logits, targets, first)
 
 
-@loss.mistake(
-    "logits_changed",
-    "the maximum was subtracted in place. A method with _ at its end and -= do that.",
-    fix="shifted = logits - largest makes a new tensor.",
-)
-def subtracts_in_place(logits, *given):
+@loss.breaks("logits_changed")
+def subtracts_in_place(logits, targets, first):
     with torch.no_grad():
         logits -= largest_of(logits)
-    return parallel(logits, *given, largest=lambda logits: 0.0)
+    return losses(logits, targets, first, largest=lambda logits: 0.0).mean()
 
 
 @loss.breaks("logits_gathered")
