@@ -138,7 +138,8 @@ def _from_tensor(
 def new_tensor(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`tensor.new_tensor(values)`: like `tensor` in device and dtype unless told otherwise."""
     tensor, *rest = args
-    options = {"dtype": tensor.dtype, "device": tensor.device, **kwargs}
+    given = {name: value for name, value in kwargs.items() if value is not None}
+    options = {"dtype": tensor.dtype, "device": tensor.device, **given}
     return from_values(torch.tensor, tuple(rest), options)
 
 

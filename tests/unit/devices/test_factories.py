@@ -49,7 +49,7 @@ def test_a_factory_makes_its_tensor_where_it_is_asked_to(name):
 def test_it_is_like_the_tensor_unless_a_device_is_named(name):
     make, on_cpu = LIKE[name], torch.ones(2, dtype=torch.float64)
     on_gpu = on_cpu.to("cuda:1")
-    assert make(on_gpu).device == torch.ones_like(on_gpu, device=None).device == CUDA_1
+    assert make(on_gpu).device == make(on_gpu, device=None).device == CUDA_1
     assert make(on_gpu).dtype == torch.float64
     assert make(on_gpu, device="cuda:2").device == make(on_cpu, device="cuda:2").device == CUDA_2
     assert make(on_gpu, device="cpu").device == make(on_cpu).device == CPU
