@@ -78,6 +78,7 @@ def run_ranks(server: WarmServer, submission: Path) -> Callable[..., Answer]:
         *,
         world: int = 3,
         module: str = "distributed_data_parallel",
+        on: WarmServer = server,
         **limits: float,
     ) -> Answer:
         about = (Signature(("tensor",), (), "average(tensor)"), "Average.")
@@ -85,7 +86,7 @@ def run_ranks(server: WarmServer, submission: Path) -> Callable[..., Answer]:
         start = "import os, sys, torch\nimport torch.distributed as dist\n"
         text = start + textwrap.dedent(source)
         (submission / exercise.file).write_text(text, encoding="utf-8")
-        learner = Learner(server, exercise, Submission(submission))
+        learner = Learner(on, exercise, Submission(submission))
         return learner.run(drive, torch.ones(2), world=world, **limits)
 
     return run

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from multigpu.checking.learner import WarmServer
 from multigpu.checking.verdicts import Refused
 from multigpu.checking.worker import BEHIND
 
@@ -47,7 +48,8 @@ def about_the_group(submission, rank, tensor):
 
 
 def test_ranks_see_what_torchrun_would_give_them(run_ranks):
-    answer = run_ranks(RIGHT, about_the_group, world=2)
+    with WarmServer() as fresh:  # one that others have used imports what their answers did
+        answer = run_ranks(RIGHT, about_the_group, world=2, on=fresh)
     assert answer.results[1] == {
         "rank": 1,
         "world": 2,
