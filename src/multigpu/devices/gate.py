@@ -80,6 +80,8 @@ class Gate(TorchFunctionMode, TorchDispatchMode):  # type: ignore[no-untyped-cal
         """The result of torch function `func`, called with this mode on."""
         running.intercepts = False  # PyTorch has taken the mode off its stack for the call
         try:
+            if not kwargs and not types and func not in _stand_ins and not has_parts(*args):
+                return func(*args)  # nearly all that a DataLoader does: it names no GPU
             return self.handle(func, types, args, kwargs)
         finally:
             running.intercepts = True
@@ -186,7 +188,7 @@ def has_parts(*given: Any) -> bool:
     (PyTorch does not tell: to functions they are tensors as any other.)
     """
     for value in given:
-        first = value[0] if isinstance(value, list | tuple) and value else value
+        first = value[0] if isinstance(value, (list, tuple)) and value else value
         kind: type = type(first)
         if kind is not torch.Tensor and is_made_of_others(kind):
             return True

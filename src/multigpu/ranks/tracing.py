@@ -385,7 +385,10 @@ class TracedGroup(dist.ProcessGroup):
             tensor.is_contiguous() and not tensor.is_sparse and not (has_nccl and tensor.is_cuda)
             for tensor in data.values()
         )
-        copies = Copies(data, outputs) if is_async and not for_join and may_copy else None
+        # DistributedDataParallel's reducer waits for its own buckets before anybody reads them.
+        for_reducer = is_async and origin.called_by_cpp
+        may_copy = may_copy and is_async and not for_join and not for_reducer
+        copies = Copies(data, outputs) if may_copy else None
         if copies is None and dispatch.in_flight:
             dispatch.note_uses(arguments, named)
         stand_ins = {} if copies is None else copies.stand_ins
@@ -405,12 +408,15 @@ class TracedGroup(dist.ProcessGroup):
         if for_join:  # DDP's reducer in C++ asks this handle for a future: only the real one has it
             work.get_future().then(lambda _: self.recorder.done(number))
             return work
+        if for_reducer and self._wait_after_backward(work, number):
+            work.get_future().then(lambda _: self.recorder.tell("completed", id=number))
+            return work
         if copies is not None:
             copies.watch(lambda: self.recorder.used(number))
         if is_async:
             with suppress(RuntimeError):  # gloo has no future for messages, and for some others
                 work.get_future().then(lambda _: self.recorder.tell("completed", id=number))
-        traced = TracedWork(
+        return TracedWork(
             work,
             self.recorder,
             number,
@@ -420,12 +426,24 @@ class TracedGroup(dist.ProcessGroup):
             is_async=is_async,
             sources=self.group.members if method == "recv_anysource" else (),
         )
-        if origin.called_by_cpp:
-            # Where DistributedDataParallel's reducer waits in C++, wait before it, so that it is
-            # seen; outside of backward nothing can be queued.
-            with suppress(RuntimeError):
-                torch.autograd.Variable._execution_engine.queue_callback(traced.synchronize)
-        return traced
+
+    def _wait_after_backward(self, work: dist.Work, number: int) -> bool:
+        """Wait for ``work`` where the reducer in C++ is about to, so that the wait is seen.
+
+        Returns whether that is possible: outside of backward nothing can be queued.
+        """
+
+        def wait() -> None:
+            self.recorder.waits(number)
+            with self.recorder.failing(number):
+                work.wait()
+            self.recorder.done(number)
+
+        try:
+            torch.autograd.Variable._execution_engine.queue_callback(wait)
+        except RuntimeError:
+            return False
+        return True
 
     def _member(self, number: int) -> int:
         """The global rank of a member.  Raises ValueError: a backend would wait forever."""
