@@ -88,8 +88,11 @@ def _requirements(root: Path, extras: Iterable[str]) -> list[str]:
 
 
 def _run(root: Path, code: str, *arguments: str) -> str | None:
-    """What ``code`` prints when the Python of ``.venv`` runs it; ``None`` when that fails."""
-    command = [str(root / ".venv" / "bin" / "python"), "-c", code, *arguments]
+    """What ``code`` prints when the Python of ``.venv`` runs it; ``None`` when that fails.
+
+    It runs alone (-I): a PYTHONPATH could show packages that are not in ``.venv``.
+    """
+    command = [str(root / ".venv" / "bin" / "python"), "-I", "-c", code, *arguments]
     try:
         ran = subprocess.run(command, capture_output=True, text=True)
     except OSError:

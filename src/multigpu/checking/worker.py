@@ -28,11 +28,11 @@ from multigpu.checking import stand_ins
 from multigpu.checking.catalog import Exercise
 from multigpu.checking.encoding import Encoder, Request
 from multigpu.devices import meters
-from multigpu.ranks.backend import choose_backend, set_up
+from multigpu.ranks.backend import become_rank, choose_backend
 from multigpu.ranks.errors import describe_exception
 from multigpu.ranks.frames import Write
+from multigpu.ranks.memory_limit import memory_within
 from multigpu.ranks.proof import Watch
-from multigpu.ranks.rank import memory_within
 from multigpu.ranks.recorder import inside
 from multigpu.ranks.supervisor import Supervisor, limit
 from multigpu.ranks.warming import costly_imports
@@ -169,7 +169,7 @@ def group(request: Request, rank: int, store: str, say: Write) -> Iterator[int]:
     if request.backing == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # rank_device() is the CPU then
     backend = choose_backend(request.ranks, asked=None, gpus=torch.cuda.device_count())
-    set_up(rank, request.ranks, trace=True, write=say)
+    become_rank(rank, request.ranks, trace=True, write=say)
     rendezvous = dist.FileStore(store, request.ranks)  # type: ignore[attr-defined]
     dist.init_process_group(backend.name, store=rendezvous, rank=rank, world_size=request.ranks)
     # No learner's code runs while a rank is still joining: it could cut the connection.

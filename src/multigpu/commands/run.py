@@ -180,12 +180,12 @@ def on_ranks(options: argparse.Namespace, *, virtual: bool) -> int:
     from multigpu.devices.meters import parse_bytes
     from multigpu.ranks.errors import RankError
     from multigpu.ranks.nccl import differences
-    from multigpu.ranks.run import Printer, make_job, pack, run_job
+    from multigpu.ranks.run import Printer, make_job, pickled_call, run_job
 
     program = options.program
     try:
         job = make_job(
-            pack(on_a_rank, (program, tuple(options.arguments), options.is_module)),
+            pickled_call(on_a_rank, (program, tuple(options.arguments), options.is_module)),
             options.nproc,
             joins=False,
             timeout=options.timeout,

@@ -112,7 +112,7 @@ def from_values(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`torch.tensor(values, dtype=..., device=..., requires_grad=...)`."""
     if virtual_machine() is None:
         return func(*args, **kwargs)
-    values = args[0] if args else kwargs["data"]
+    values = args[0] if args else kwargs["obj" if func is torch.asarray else "data"]
     device = kwargs.get("device")
     if isinstance(values, VirtualTensor):
         return _from_tensor(func, values, kwargs, None if device is None else core_device(device))

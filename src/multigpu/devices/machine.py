@@ -64,6 +64,10 @@ class VirtualMachine:
         self.grow(count)
 
     def grow(self, count: int) -> None:
+        if self.gpus and self.backing.type == "cuda":  # all share the memory of one
+            self._limit = self._limit * len(self.gpus) // count
+            for gpu in self.gpus:
+                gpu.meter.limit = gpu.meter.allowed = self._limit
         for index in range(len(self.gpus), count):
             self.gpus.append(Gpu(self, index, limit=self._limit))
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -64,13 +65,13 @@ class Holding:
 
 
 class MemoryMeter:
-    """Counts storages against `limit` bytes.
+    """Counts storages against `limit` bytes, if there is a limit.
 
     `full(wanted=..., allocated=..., limit=..., allowed=...)` is the error to raise where one does
     not fit; `allowed` is how much of the limit the process may use.
     """
 
-    def __init__(self, limit: int, full: Callable[..., Exception]) -> None:
+    def __init__(self, limit: int = sys.maxsize, full: Callable[..., Exception] = MemoryError):
         self.limit = self.allowed = limit
         self.allocated = 0
         self.peak = 0
@@ -83,9 +84,10 @@ class MemoryMeter:
 
         A tensor's storage stays the same object of Python, whatever views there are of it.
         """
-        holding = getattr(storage, "_holding", None)
+        holdings = vars(storage).setdefault("_holdings", {})  # each meter's own
+        holding = holdings.get(self)
         if holding is None:
-            holding = storage._holding = Holding(self)
+            holding = holdings[self] = Holding(self)
         size = storage.nbytes() if size is None else size
         if holding.bytes != size:
             holding.resize(size)

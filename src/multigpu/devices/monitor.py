@@ -70,22 +70,22 @@ def one_line(status: GpuStatus) -> str:
 
 
 def _nvidia_devices() -> list[Any]:
-    from nvitop.api import Device, libnvml
+    from nvitop.api import CudaDevice, libnvml
 
     # It would report a "FATAL ERROR" where there is no NVIDIA driver.
     logger = libnvml.LOGGER
     disabled, logger.disabled = logger.disabled, True
     try:
-        return list(Device.all())
+        return list(CudaDevice.all())  # those of CUDA_VISIBLE_DEVICES, in its order
     finally:
         logger.disabled = disabled
 
 
 def _real(device: Any) -> GpuStatus:
-    """The status of an nvitop Device, which reports NA for values that the driver lacks."""
+    """The status of an nvitop CudaDevice, which reports NA for values that the driver lacks."""
     milliwatts = _number(device.power_usage())
     return GpuStatus(
-        index=device.physical_index,
+        index=device.cuda_index,
         name=str(device.name()),
         utilization=_number(device.gpu_utilization()),
         memory_used=_number(device.memory_used()),

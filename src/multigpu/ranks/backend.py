@@ -66,7 +66,7 @@ def rank_device(local_rank: int | None = None) -> "torch.device":
     return torch.device("cuda", local_rank % gpus)
 
 
-def set_up(
+def become_rank(
     rank: int,
     world_size: int,
     *,

@@ -21,7 +21,8 @@ ROOTED = ("broadcast", "scatter", "gather", "reduce")  # one rank gives to or ta
 REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
 GROUPED = "batch_isend_irecv"  # sends and receives that NCCL runs at the same time
 WORLD = "0"  # torch's name for the group that all ranks begin with
-LATER = ("wait", "completed", "used", "done", "failed")  # frames about a call that has begun
+# Frames about a call that has begun.
+FOLLOW_UP_PHASES = ("wait", "completed", "used", "done", "failed")
 
 
 @dataclass(kw_only=True, eq=False)
@@ -168,7 +169,7 @@ class Calls(dict[int, Call]):
         if frame["phase"] == "call":
             call = self[frame["id"]] = Call.of(self.rank, frame)
             return call
-        known = self.get(frame["id"]) if frame["phase"] in LATER else None
+        known = self.get(frame["id"]) if frame["phase"] in FOLLOW_UP_PHASES else None
         if known is not None:
             known.hear(frame)
         return known

@@ -86,9 +86,10 @@ type_name: Callable[[type], str] = type.__dict__["__name__"].__get__
 
 # These layers are above the reader's code on the stack (commands), or below it.
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-OURS = tuple(os.path.join(PACKAGE, layer, "") for layer in ("commands", "ranks", "devices"))
+LAYERS = ("commands", "ranks", "devices")
+PACKAGE_FOLDERS = tuple(os.path.join(PACKAGE, layer, "") for layer in LAYERS)
 NOT_THEIRS = (
-    *OURS,
+    *PACKAGE_FOLDERS,
     "site-packages",
     "dist-packages",
     "/multigpu/checking/",
@@ -159,7 +160,7 @@ def traceback_text(error: BaseException) -> str:
     described = traceback.TracebackException.from_exception(error, limit=None)
     each: traceback.TracebackException | None = described
     while each is not None:  # the frames below the reader's code, and those of the trace
-        away = (*OURS, "<frozen runpy>")
+        away = (*PACKAGE_FOLDERS, "<frozen runpy>")
         each.stack[:] = [frame for frame in each.stack if not frame.filename.startswith(away)]
         each = each.__cause__ or each.__context__
     theirs = their_frames(describe_exception(error))
@@ -178,7 +179,7 @@ def stack_text(dump: str) -> str:
     lines = []
     for thread in dumps:
         frames = re.findall(r'File "(.+?)", line (\d+) in (.+)', thread)
-        shown = [frame for frame in frames if not frame[0].startswith(OURS)]
+        shown = [frame for frame in frames if not frame[0].startswith(PACKAGE_FOLDERS)]
         theirs = [f for f in shown if not any(part in f[0] for part in NOT_THEIRS)]
         if not theirs and len(dumps) > 1:
             continue  # a thread of a library

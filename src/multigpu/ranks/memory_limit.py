@@ -21,6 +21,7 @@ from multigpu.devices.errors import out_of_memory
 from multigpu.devices.meters import Memory, MemoryMeter
 from multigpu.devices.threads import around_new_threads
 from multigpu.ranks.backend import rank_device
+from multigpu.ranks.frames import Write
 from multigpu.ranks.tracing import tensors_in
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -43,14 +44,34 @@ def limited_memory(limit: int, *, rank: int) -> Iterator[Callable[[], int]]:
     meter = MemoryMeter(limit, functools.partial(out_of_memory, rank))
     METERS.append(meter)
     try:
-        with (
-            Metering(meter),
-            around_new_threads(lambda _: Metering(meter)),  # modes belong to one thread
-            resizes_seen_by(meter),
-        ):
+        with counting(meter):
             yield lambda: meter.read().peak
     finally:
         METERS.remove(meter)
+
+
+@contextlib.contextmanager
+def memory_within(limit: int | None, rank: int, write: Write) -> Iterator[None]:
+    """Limit a rank's tensors and report their peak; None: neither."""
+    if limit is None:
+        yield
+        return
+    with limited_memory(limit, rank=rank) as peak:
+        try:
+            yield
+        finally:
+            write({"phase": "memory", "peak": peak()})
+
+
+@contextlib.contextmanager
+def counting(meter: MemoryMeter) -> Iterator[None]:
+    """Count what the block's operators return on the CPU, in backward and in new threads, too."""
+    with (
+        Metering(meter),
+        around_new_threads(lambda _: Metering(meter)),  # modes belong to one thread
+        resizes_seen_by(meter),
+    ):
+        yield
 
 
 def rank_memory(*, reset_peak: bool = False) -> Memory:

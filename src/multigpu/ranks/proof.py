@@ -22,7 +22,7 @@ from multigpu.ranks import wording
 from multigpu.ranks.calls import REDUCTIONS, ROOTED, Call, Calls, CollectiveMatch, Matching
 from multigpu.ranks.errors import Finding, Kind, their_frames
 from multigpu.ranks.process_tree import SystemThreads
-from multigpu.ranks.state import FOLLOW_UP, RankState
+from multigpu.ranks.state import PEER_DIED, RankState
 
 GATHER = 0.1  # seconds after the first failure, for those of other ranks to come in
 VOTE = 0.25  # seconds for the other members to show whom they agree with
@@ -184,7 +184,7 @@ class Watch:
             (error["time"], state.rank, error)
             for state in self._states
             for error in state.uncaught
-            if not FOLLOW_UP.search(error.get("text", ""))
+            if not PEER_DIED.search(error.get("text", ""))
         ]
         if found is None or not uncaught:
             return found

@@ -1,6 +1,5 @@
 """A rank of ``run_ranks``: join the others, run the function, return its result."""
 
-import contextlib
 import importlib
 import io
 import linecache
@@ -10,13 +9,12 @@ import socket
 import sys
 import time
 import types
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing.connection import Connection
 from typing import Any
 
-from multigpu.ranks.backend import choose_backend, set_up
+from multigpu.ranks.backend import become_rank, choose_backend
 from multigpu.ranks.errors import describe_exception, traceback_text
 from multigpu.ranks.frames import Write
 from multigpu.ranks.proof import Watch
@@ -24,7 +22,7 @@ from multigpu.ranks.recorder import inside
 from multigpu.ranks.resource_monitor import UNLIMITED
 from multigpu.ranks.warming import costly_imports
 
-OURS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True)
@@ -120,7 +118,8 @@ class Rank:
         import torch
 
         from multigpu.devices.machine import virtual_gpus
-        from multigpu.ranks.torchrun import ProcessGroups, has_main, result_of
+        from multigpu.ranks.memory_limit import memory_within
+        from multigpu.ranks.torchrun import ProcessGroups, install_main, result_of
 
         job = self.job
         try:
@@ -129,7 +128,7 @@ class Rank:
             if virtual:
                 # For good: the process ends with its GPUs.
                 virtual_gpus(job.world_size, memory=job.memory or "16 GiB").__enter__()
-            set_up(
+            become_rank(
                 rank,
                 job.world_size,
                 trace=job.trace,
@@ -143,7 +142,7 @@ class Rank:
                 write({"phase": "joined_group", "time": time.monotonic()})
             with memory_within(None if virtual else job.memory, rank, write):
                 function, arguments = cloudpickle.loads(job.payload)
-                has_main(function)
+                install_main(function)
                 result = result_of(function, arguments)
             if virtual:
                 write({"phase": "memory", "peak": torch.cuda.max_memory_allocated(rank)})
@@ -156,21 +155,6 @@ class Rank:
             return
         write({"phase": "answer"}, answer)
         write({"phase": "returned", "time": time.monotonic(), "costly": costly_imports()})
-
-
-@contextlib.contextmanager
-def memory_within(limit: int | None, rank: int, write: Write) -> Iterator[None]:
-    """Limit a rank's tensors and report their peak; None: neither."""
-    if limit is None:
-        yield
-        return
-    from multigpu.ranks.memory_limit import limited_memory
-
-    with limited_memory(limit, rank=rank) as peak:
-        try:
-            yield
-        finally:
-            write({"phase": "memory", "peak": peak()})
 
 
 def free_port() -> int:
@@ -186,7 +170,7 @@ def settle(job: Job) -> None:
 
     kept = {name: value for name, value in os.environ.items() if name.startswith("MULTIGPU_")}
     os.environ.clear()
-    os.environ.update(job.environment | kept | dict.fromkeys(OURS, str(job.threads)))
+    os.environ.update(job.environment | kept | dict.fromkeys(THREAD_VARIABLES, str(job.threads)))
     os.chdir(job.folder)
     sys.path[:] = job.path
     linecache.cache.update(job.cells)

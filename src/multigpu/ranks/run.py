@@ -85,7 +85,7 @@ def run_ranks(
     if gpus not in (None, "virtual"):
         raise ValueError(f'gpus={gpus!r}: choose "virtual", or leave it out for real GPUs')
     job = make_job(
-        pack(fn, args),
+        pickled_call(fn, args),
         world_size,
         timeout=timeout,
         backend=backend,
@@ -200,7 +200,7 @@ def read_report(report: dict[str, Any], job: Job, backend: str) -> Results:
 BY_VALUE = threading.Lock()  # cloudpickle's list of such modules belongs to the whole process
 
 
-def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
+def pickled_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
     """Function and arguments as bytes. Raises ValueError for objects that cannot be sent.
 
     Modules that other processes would not find are copied, as the code of a notebook is.

@@ -112,12 +112,14 @@ class Server:
                 yield receive
                 reported = True
             finally:  # let the server end what still runs, and wait until it has
-                with while_connected():
-                    shut_down(connection, socket.SHUT_WR)
-                    while (wait or not reported) and connection.poll(GOODBYE):
-                        if not os.read(connection.fileno(), 1 << 20):
-                            break
-                process.is_busy = False
+                try:
+                    with while_connected():
+                        shut_down(connection, socket.SHUT_WR)
+                        while (wait or not reported) and connection.poll(GOODBYE):
+                            if not os.read(connection.fileno(), 1 << 20):
+                                break
+                finally:  # after a second Ctrl-C, too
+                    process.is_busy = False
 
     def learn(self, costly: Iterable[str]) -> None:
         """Ranks have imported this; the server does so before it forks the next ones."""

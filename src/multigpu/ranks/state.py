@@ -12,7 +12,7 @@ from multigpu.ranks.calls import MESSAGES, Call, Calls
 from multigpu.ranks.process_tree import SystemThreads
 
 # What a backend says in a rank when another one has died: "Connection closed by peer".
-FOLLOW_UP = re.compile(
+PEER_DIED = re.compile(
     r"closed by peer|connection reset|connection refused|broken pipe|unbound ?buffer"
     r"|timed out|wait timeout|application timeout|socket (closed|timeout)|recv.* 0 bytes"
     r"|remote process|nccl.*(abort|remote)|aborted|transport/tcp",
@@ -167,9 +167,9 @@ class RankState:
         """Whether this rank's exception only follows from another rank's failure."""
         if self.raised is None:
             return False
-        if self.raised.get("inside") is not None and FOLLOW_UP.search(self.raised.get("text", "")):
+        if self.raised.get("inside") is not None and PEER_DIED.search(self.raised.get("text", "")):
             return True
-        return any(call.failed and FOLLOW_UP.search(call.failed) for call in self.calls.values())
+        return any(call.failed and PEER_DIED.search(call.failed) for call in self.calls.values())
 
     def failed_inside(self) -> bool:
         """Whether it failed during a call, so that the call itself may have failed."""

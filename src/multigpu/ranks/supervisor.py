@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 import psutil
 
 from multigpu.ranks import process_tree
-from multigpu.ranks.calls import LATER
+from multigpu.ranks.calls import FOLLOW_UP_PHASES
 from multigpu.ranks.errors import Finding
 from multigpu.ranks.frames import FrameReader, FrameWriter, Write
 from multigpu.ranks.proof import Watch
@@ -51,6 +51,8 @@ DUMP = 2.0  # seconds for processes that are stuck to write down where they are
 BUSY_DUMP = 20.0  # the same for one that waits for a core of a busy machine
 ROOM = 2**20  # bytes that fit into the pipe of frames: a large result then takes fewer turns
 KEPT_FRAMES = 200_000  # of one process: beyond that the oldest calls are forgotten
+# Frames that tell the watch what threads do, and nobody later: there may be very many.
+ABOUT_THREADS = ("thread_started", "thread_ended", "joining", "joined")
 BROKEN = 70  # exit code of a process that could not report
 SHOWN_FAULT = 2000  # characters of a traceback of ours
 
@@ -161,7 +163,7 @@ class Supervisor:
                 continue
             pid, status = os.waitpid(child.pid, os.WNOHANG)
             if pid:
-                self._take_in(0)  # its last words come before its end
+                self._take_in(0)  # its last frames come before its end
                 child.status = os.waitstatus_to_exitcode(status)
                 if self._watch:
                     self._watch.ended(number, child.status)
@@ -228,8 +230,8 @@ class ChildProcess:
         theirs = {name: ends[1] for name, ends in pipes.items()} | {"may_leave": may_leave}
         if self.pid == 0:
             process_tree.die_with(supervisor)
-            enter_own_world(**theirs, limits=limits)
-            live(body, number, FrameWriter(theirs["frames"], token).write, may_leave)
+            isolate_process(**theirs, limits=limits)
+            run_child(body, number, FrameWriter(theirs["frames"], token).write, may_leave)
         for end in theirs.values():
             os.close(end)
 
@@ -252,14 +254,15 @@ class ChildProcess:
             return []
         frames = self._reader.add(part)
         for header, blob in frames:
-            self.said.append(header)
+            if header["phase"] not in ABOUT_THREADS:
+                self.said.append(header)
             if header["phase"] == "answer":
                 self.answer = blob
             self.holding = self.holding or header["phase"] == "holding"
             self.loads_compiler = self.loads_compiler or header["phase"] == "loads_compiler"
         if len(self.said) > KEPT_FRAMES:  # a program may communicate for days
             half = len(self.said) // 2
-            about_calls = ("call", "span", *LATER)
+            about_calls = ("call", "span", *FOLLOW_UP_PHASES)
             self.said[:half] = [f for f in self.said[:half] if f["phase"] not in about_calls]
         return [header for header, _ in frames]
 
@@ -277,7 +280,7 @@ class ChildProcess:
 # --- in the process ------------------------------------------------------------------------------
 
 
-def enter_own_world(frames: int, output: int, stack: int, may_leave: int, limits: Limits) -> None:
+def isolate_process(frames: int, output: int, stack: int, may_leave: int, limits: Limits) -> None:
     """Own session, own descriptors, nothing to read, and limits that the kernel enforces."""
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -312,7 +315,7 @@ def limit(kind: int, value: int) -> None:
     resource.setrlimit(kind, (value, value))
 
 
-def live(body: Body, number: int, write: Write, may_leave: int) -> NoReturn:
+def run_child(body: Body, number: int, write: Write, may_leave: int) -> NoReturn:
     """Run ``body(number, write)`` and end the process."""
     leave, own_pid, pid = os._exit, os.getpid, os.getpid()
 

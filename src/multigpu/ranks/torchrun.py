@@ -57,6 +57,7 @@ class ProcessGroups:
         **options: Any,
     ) -> None:
         own, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        backend = backend and str(backend).lower()  # torch takes "NCCL", too
         for_each_device = backend is None or ":" in backend
         if self._given and for_each_device and not self._virtual and dist.get_backend() == "nccl":
             self._given = False
@@ -98,7 +99,7 @@ class ProcessGroups:
         self._destroy(group)
 
 
-def has_main(function: Callable[..., Any]) -> None:
+def install_main(function: Callable[..., Any]) -> None:
     """Classes of the caller's ``__main__`` can be pickled inside this rank.
 
     Functions of a notebook cell or a script arrive with the names that they use; pickle looks for

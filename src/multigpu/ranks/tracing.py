@@ -30,9 +30,10 @@ from multigpu.devices import dispatch
 from multigpu.devices.gpu import running
 from multigpu.devices.machine import current_machine
 from multigpu.devices.tensor import VirtualTensor
+from multigpu.ranks.call_site import Origin, origin
 from multigpu.ranks.calls import REDUCTIONS, ROOTED
 from multigpu.ranks.frames import Write
-from multigpu.ranks.recorder import Current, Group, Origin, Recorder, origin, record_threads
+from multigpu.ranks.recorder import Current, Group, Recorder, record_threads
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
@@ -126,6 +127,7 @@ class TracedWork(dist.Work):
         copies: Copies | None,
         is_message: bool,
         is_async: bool,
+        for_reducer: bool = False,
         sources: Sequence[int] = (),
     ) -> None:
         """``sources``: for a receive from any rank, the global ranks of the group's members."""
@@ -133,6 +135,7 @@ class TracedWork(dist.Work):
         self._inner, self._recorder, self._number = inner, recorder, number
         self._tensors, self._copies = list(tensors), copies
         self._is_message, self._is_async, self._sources = is_message, is_async, sources
+        self._for_reducer = for_reducer
         self._lock, self._over = threading.Lock(), False
 
     def __del__(self) -> None:
@@ -164,6 +167,8 @@ class TracedWork(dist.Work):
 
     def get_future(self) -> torch.futures.Future[Any]:
         """Completes with the list of tensors, which hold the result then."""
+        if self._for_reducer:  # its buckets hold it anyway
+            return self._inner.get_future()
 
         def publish(_: object) -> list[torch.Tensor]:
             self._publish()
@@ -408,15 +413,12 @@ class TracedGroup(dist.ProcessGroup):
         if for_join:  # DDP's reducer in C++ asks this handle for a future: only the real one has it
             work.get_future().then(lambda _: self.recorder.done(number))
             return work
-        if for_reducer and self._wait_after_backward(work, number):
-            work.get_future().then(lambda _: self.recorder.tell("completed", id=number))
-            return work
         if copies is not None:
             copies.watch(lambda: self.recorder.used(number))
         if is_async:
             with suppress(RuntimeError):  # gloo has no future for messages, and for some others
                 work.get_future().then(lambda _: self.recorder.tell("completed", id=number))
-        return TracedWork(
+        traced = TracedWork(
             work,
             self.recorder,
             number,
@@ -424,26 +426,15 @@ class TracedGroup(dist.ProcessGroup):
             copies=copies,
             is_message=op in MESSAGES,
             is_async=is_async,
+            for_reducer=for_reducer,
             sources=self.group.members if method == "recv_anysource" else (),
         )
-
-    def _wait_after_backward(self, work: dist.Work, number: int) -> bool:
-        """Wait for ``work`` where the reducer in C++ is about to, so that the wait is seen.
-
-        Returns whether that is possible: outside of backward nothing can be queued.
-        """
-
-        def wait() -> None:
-            self.recorder.waits(number)
-            with self.recorder.failing(number):
-                work.wait()
-            self.recorder.done(number)
-
-        try:
-            torch.autograd.Variable._execution_engine.queue_callback(wait)
-        except RuntimeError:
-            return False
-        return True
+        if for_reducer:
+            # Where it waits in C++, wait before it, so that it is seen; outside of backward nothing
+            # can be queued.
+            with suppress(RuntimeError):
+                torch.autograd.Variable._execution_engine.queue_callback(traced.synchronize)
+        return traced
 
     def _member(self, number: int) -> int:
         """The global rank of a member.  Raises ValueError: a backend would wait forever."""
@@ -495,11 +486,11 @@ def start_recording(write: Write) -> Recorder:
     make_group = c10d._new_process_group_helper
     real: list[str] = []  # backends of the groups that are being made
 
-    def make(options: Any, _: Any = None) -> dist.ProcessGroup:
+    def make(options: Any, of_backend: Any = None) -> dist.ProcessGroup:
         members = options.global_ranks_in_group or range(options.group_size)
         group = Group(str(options.group_id), tuple(int(rank) for rank in members))
         return TracedGroup(
-            inner_group(CARRIERS["gloo" if virtual else real[-1]], options),
+            inner_group(CARRIERS["gloo" if virtual else real[-1]], options, of_backend),
             group,
             recorder,
             on_virtual=virtual,
@@ -535,8 +526,13 @@ def start_recording(write: Write) -> Recorder:
     return recorder
 
 
-def inner_group(carriers: Mapping[str, str], options: Any) -> dist.ProcessGroup:
-    """A process group of torch's own that does the work: for each kind of device its backend."""
+def inner_group(
+    carriers: Mapping[str, str], options: Any, of_backend: Any = None
+) -> dist.ProcessGroup:
+    """A process group of torch's own that does the work: for each kind of device its backend.
+
+    ``of_backend``: the program's ``pg_options``, which NCCL takes.
+    """
     store, rank, size = options.store, options.group_rank, options.group_size
     timeout: timedelta = options.timeout
     group = dist.ProcessGroup(store, rank, size)
@@ -546,7 +542,7 @@ def inner_group(carriers: Mapping[str, str], options: Any) -> dist.ProcessGroup:
             if backend == "gloo":
                 workers[backend] = dist.ProcessGroupGloo(store, rank, size, timeout)
             else:
-                nccl = dist.ProcessGroupNCCL.Options()
+                nccl = of_backend or dist.ProcessGroupNCCL.Options()
                 nccl._timeout = timeout
                 workers[backend] = dist.ProcessGroupNCCL(store, rank, size, nccl)
             workers[backend]._set_sequence_number_for_group()

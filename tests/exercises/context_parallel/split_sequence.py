@@ -13,9 +13,8 @@ from multigpu.checking.declaration import case
 from multigpu.checking.probes import handles_are_waited_for
 from multigpu.checking.verdicts import count, numbered
 from multigpu.devices.meters import MemoryMeter
-from multigpu.devices.threads import around_new_threads
 from multigpu.ranks import rank_device
-from multigpu.ranks.memory_limit import Metering, limited_memory, rank_memory
+from multigpu.ranks.memory_limit import counting, limited_memory, rank_memory
 
 from .numbers import OF_DIFFERENCES, exact
 
@@ -143,14 +142,14 @@ def counted(place, rank):
         with limited_memory(2**30, rank=rank):
             yield rank_memory
         return
-    meter = MemoryMeter(2**40, lambda **_: AssertionError("the limit is never reached"))
+    meter = MemoryMeter()
 
     def read(*, reset_peak=False):
         if reset_peak:
             meter.reset_peak()
         return meter.read()
 
-    with Metering(meter), around_new_threads(lambda _: Metering(meter)):
+    with counting(meter):
         yield read
 
 

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 import torch
 
 from multigpu.devices.meters import MemoryMeter
-from multigpu.devices.threads import around_new_threads
-from multigpu.ranks.memory_limit import Metering, resizes_seen_by
+from multigpu.ranks.memory_limit import counting
 from multigpu.ranks.tracing import Copies, TracedWork
 
 
@@ -101,5 +100,5 @@ class PeakMeter(MemoryMeter):
 def metered():
     """Count what every operator of the block returns, also in backward and in other threads."""
     meter = PeakMeter()
-    with Metering(meter), around_new_threads(lambda _: Metering(meter)), resizes_seen_by(meter):
+    with counting(meter):
         yield meter

@@ -95,6 +95,7 @@ def test_torch_device_understands_a_bare_number():
 def test_values_for_other_devices_are_not_touched():
     assert torch.tensor([1.0], device="meta").device.type == "meta"
     assert torch.as_tensor(data=[1, 2], device="cuda:1").device == CUDA_1
+    assert torch.asarray(obj=[1, 2], device="cuda:1").device == CUDA_1
     assert torch.tensor(data=3, dtype=torch.int8, device="cuda:1").dtype == torch.int8
     with torch.device("meta"):
         assert torch.tensor([1.0]).is_meta

@@ -3,7 +3,7 @@
 import re
 
 import torch
-from nvitop.api import NA, Device
+from nvitop.api import NA, CudaDevice
 
 from multigpu.devices.monitor import GpuStatus, one_line, snapshot
 
@@ -24,9 +24,9 @@ def test_virtual_gpus_report_from_their_meters(machine):
 
 
 class Pretended:
-    """An nvitop Device as far as it is asked."""
+    """An nvitop CudaDevice as far as it is asked."""
 
-    physical_index = 1
+    cuda_index, physical_index = 1, 3  # with CUDA_VISIBLE_DEVICES=0,3
     name = staticmethod(lambda: "NVIDIA H100 80GB HBM3")
     gpu_utilization = staticmethod(lambda: 37)
     memory_used = staticmethod(lambda: 5 * 2**30)
@@ -37,7 +37,7 @@ class Pretended:
 
 
 def test_real_gpus_report_through_nvitop(monkeypatch):
-    monkeypatch.setattr(Device, "all", classmethod(lambda cls: [Pretended()]))
+    monkeypatch.setattr(CudaDevice, "all", classmethod(lambda cls: [Pretended()]))
     (status,) = snapshot()
     assert status == GpuStatus(
         index=1,

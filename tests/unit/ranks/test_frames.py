@@ -49,6 +49,7 @@ from multigpu.ranks.resource_monitor import UNLIMITED
 def body(number, write):
     for number in range(1000):
         write({"phase": "call", "id": number}, bytes(20_000))  # 50 of them come at once
+        write({"phase": "thread_started", "thread": number})
 
 supervisor.KEPT_FRAMES = 100
 process_tree.adopt_orphans()
@@ -57,6 +58,7 @@ report = supervisor.Supervisor(1, body, limits=UNLIMITED, caller=ours).run()
 (member,) = report["members"]
 phases = [frame["phase"] for frame in member["said"]]
 assert len(phases) <= 100
+assert "thread_started" not in phases  # only a watch wants to know
 assert (phases[0], phases[-1]) == ("started", "ended"), phases
 assert [frame["id"] for frame in member["said"] if "id" in frame][-40:] == list(range(960, 1000))
 """

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from multigpu import RankError, run_ranks
+from multigpu import RankError, run_ranks, virtual_gpus
 from multigpu.devices.threads import around_new_threads
 from multigpu.ranks import rank_memory
 
@@ -55,6 +55,19 @@ def test_what_the_trace_keeps_of_an_async_call_does_not_count():
         dist.all_reduce(torch.ones(KIB), async_op=True).wait()
 
     assert run_ranks(add, 2, memory="1 MiB", show=False).memory == [4 * KIB, 4 * KIB]
+
+
+def test_virtual_gpus_inside_a_limited_rank_count_for_themselves():
+    def on_a_gpu():
+        with virtual_gpus(1, memory=8 * KIB) as machine:
+            kept = torch.ones(KIB, device="cuda")
+            allocated = machine.memory(0).allocated
+            with pytest.raises(torch.OutOfMemoryError):
+                torch.ones(2 * KIB, device="cuda")
+        return allocated, kept.nbytes
+
+    (result,) = run_ranks(on_a_gpu, 1, memory="1 MiB", show=False)
+    assert result == (4 * KIB, 4 * KIB)
 
 
 @pytest.mark.parametrize("trace", [True, False])

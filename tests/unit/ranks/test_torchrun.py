@@ -27,7 +27,7 @@ def begins_and_ends(backend):
     return total.item(), [name for name in VARIABLES if name not in os.environ]
 
 
-@pytest.mark.parametrize("backend", ["gloo", None, "cpu:gloo,cuda:nccl"])
+@pytest.mark.parametrize("backend", ["gloo", "GLOO", None, "cpu:gloo,cuda:nccl"])
 @pytest.mark.parametrize("world", [1, 3])
 def test_a_group_is_asked_for_as_under_torchrun(backend, world):
     assert run_ranks(begins_and_ends, world, backend, show=False) == [(world, [])] * world

@@ -61,6 +61,8 @@ def test_a_complete_environment_is_left_alone(
         metadata.write("\n[tool.nothing]\nx = 1\n")  # settings install nothing
     assert venv_state.look(repository) is Venv.USABLE
     monkeypatch.setattr(install, "ROOT", repository)
+    monkeypatch.setattr(install, "install", None)  # it would install into the tests' own packages
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))  # is not the environment's
     assert install.main(["course", "test"]) == 0
     assert capsys.readouterr() == ("", "")
 
