@@ -51,7 +51,7 @@ DUMP = 2.0  # seconds for processes that are stuck to write down where they are
 BUSY_DUMP = 20.0  # the same for one that waits for a core of a busy machine
 ROOM = 2**20  # bytes that fit into the pipe of frames: a large result then takes fewer turns
 KEPT_FRAMES = 200_000  # of one process: beyond that the oldest calls are forgotten
-# Frames that tell the watch what threads do, and nobody later: there may be very many.
+# What threads do: only the watch needs it, at once, and there may be very many of these frames.
 ABOUT_THREADS = ("thread_started", "thread_ended", "joining", "joined")
 BROKEN = 70  # exit code of a process that could not report
 SHOWN_FAULT = 2000  # characters of a traceback of ours
