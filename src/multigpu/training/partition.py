@@ -304,15 +304,18 @@ class Stages:
         named = self.points.model.named_parameters()
         return [(name, tuple(users[one])) for name, one in named if len(users.get(one, ())) > 1]
 
-    def predicted_step(self, num_microbatches: int, schedule: str = "1f1b") -> float:
-        """Seconds of a step: one micro-batch through all stages, then the slowest decides."""
-        if schedule == "gpipe":  # all forward passes, then all backward passes
+    def predicted_step(self, num_microbatches: int, schedule: str | None = None) -> float:
+        """Seconds of a step: one micro-batch through all stages, then the slowest decides.
+
+        `schedule`: by default the one that the model was cut for.
+        """
+        if (schedule or self.setting.schedule) == "gpipe":  # all forward passes, then all backward passes
             parts = [[cost.forward for cost in self.costs], [cost.backward for cost in self.costs]]
         else:
             parts = [[cost.seconds for cost in self.costs]]
         return sum(sum(part) + (num_microbatches - 1) * max(part) for part in parts)
 
-    def bubble(self, num_microbatches: int, schedule: str = "1f1b") -> float:
+    def bubble(self, num_microbatches: int, schedule: str | None = None) -> float:
         """The share of a step in which a stage waits, on average."""
         busy = num_microbatches * sum(cost.seconds for cost in self.costs)
         return 1 - busy / (len(self) * self.predicted_step(num_microbatches, schedule))

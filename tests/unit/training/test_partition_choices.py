@@ -86,6 +86,15 @@ def test_equal_stages_have_the_bubble_of_the_formula(with_times):
         assert stages.predicted_step(count) == pytest.approx((count + 3) * 2)
 
 
+def test_the_prediction_is_that_of_the_schedule_that_it_was_cut_for(measured):
+    seconds = [Seconds(2, 1), Seconds(2, 1), *[Seconds(1, 2)] * 6]  # all equal, but not forward
+    points = dataclasses.replace(measured, seconds=seconds)
+    for schedule, waits in (("1f1b", 3 / 7), ("gpipe", 1 / 2)):
+        stages = points.cut(4, schedule=schedule, balance="layers", micro_batches=4)
+        assert stages.bubble(4) == stages.bubble(4, schedule) == pytest.approx(waits)
+        assert f"{waits:.0%}" in stages.table().title
+
+
 def test_the_table_has_a_line_per_stage_and_the_bubble(with_times):
     stages = with_times(*[0.001] * 8).cut(4, micro_batches=4)
     table = stages.table()
