@@ -63,6 +63,7 @@ def cut(
       all micro-batches in flight.
     * `micro_batches` (as many as stages by default) and `schedule` ("1f1b", the default, or
       "gpipe") decide how many are in flight.
+    * `stages_per_rank`: 2 or more with the interleaved schedule, whose bubble is smaller.
 
     Raises ValueError if the model cannot be cut, and says at which operation.
     """
@@ -110,6 +111,7 @@ class Setting:
     memory: int | None = None
     micro_batches: int | None = None
     schedule: str = "1f1b"
+    stages_per_rank: int = 1  # stage i is on rank i % ranks
     optimizer_state: float = 2.0
 
     def __post_init__(self) -> None:
@@ -292,6 +294,10 @@ class Stages:
         return len(self.modules)
 
     @property
+    def num_ranks(self) -> int:
+        return -(-len(self) // self.setting.stages_per_rank)
+
+    @property
     def tied(self) -> list[tuple[str, tuple[int, ...]]]:
         """Parameters that several stages use, by their first name, with the stages' numbers.
 
@@ -305,20 +311,26 @@ class Stages:
         return [(name, tuple(users[one])) for name, one in named if len(users.get(one, ())) > 1]
 
     def predicted_step(self, num_microbatches: int, schedule: str | None = None) -> float:
-        """Seconds of a step: one micro-batch through all stages, then the slowest decides.
+        """Seconds of a step: the slowest rank decides, after the ranks before it have begun.
 
         `schedule`: by default the one that the model was cut for.
         """
-        if (schedule or self.setting.schedule) == "gpipe":  # all forward passes, then all backward passes
+        if (schedule or self.setting.schedule) == "gpipe":  # all forwards, then all backwards
             parts = [[cost.forward for cost in self.costs], [cost.backward for cost in self.costs]]
         else:
             parts = [[cost.seconds for cost in self.costs]]
-        return sum(sum(part) + (num_microbatches - 1) * max(part) for part in parts)
+        total = 0.0
+        for part in parts:
+            ranks = [sum(part[rank :: self.num_ranks]) for rank in range(self.num_ranks)]
+            # A rank begins when one stage of each rank before it has ended, not all of them.
+            waiting = (sum(ranks) - max(ranks)) / self.setting.stages_per_rank
+            total += num_microbatches * max(ranks) + waiting
+        return total
 
     def bubble(self, num_microbatches: int, schedule: str | None = None) -> float:
-        """The share of a step in which a stage waits, on average."""
+        """The share of a step in which a rank waits, on average."""
         busy = num_microbatches * sum(cost.seconds for cost in self.costs)
-        return 1 - busy / (len(self) * self.predicted_step(num_microbatches, schedule))
+        return 1 - busy / (self.num_ranks * self.predicted_step(num_microbatches, schedule))
 
     def table(self) -> Table:
         """A line per stage, and the predicted bubble.
@@ -339,10 +351,11 @@ class Stages:
             )
             for number, cost in enumerate(self.costs)
         ]
-        count = self.setting.count
+        count, each = self.setting.count, self.setting.stages_per_rank
+        waits = "a stage" if each == 1 else f"a rank with {each} of the stages"
         title = (
             f"{len(self)} stages for micro-batches of {self.points.rows} rows; with {count} of "
-            f"them a stage is predicted to wait {self.bubble(count):.0%} of a step"
+            f"them {waits} is predicted to wait {self.bubble(count):.0%} of a step"
         )
         return Table(title, COLUMNS, tuple(lines), frozenset(COLUMNS) - {"modules"})
 

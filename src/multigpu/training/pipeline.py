@@ -130,6 +130,7 @@ class Pipeline(Strategy):
         setting: dict[str, Any] = {
             "micro_batches": config.micro_batches,
             "schedule": "gpipe" if config.pipeline_schedule == "gpipe" else "1f1b",
+            "stages_per_rank": config.stages_per_rank,
             "balance": config.balance,
             "memory": None if config.stage_memory is None else round(config.stage_memory * 1e6),
             "optimizer_state": OPTIMIZER_STATE[config.optimizer],
@@ -141,7 +142,7 @@ class Pipeline(Strategy):
             plan = self._written_plan()
             if plan is None or plan.asked != asked:
                 stages = cut(model, sample, self.num_stages, device=self.device, **setting)
-                bubble = stages.bubble(config.micro_batches, setting["schedule"])
+                bubble = stages.bubble(config.micro_batches)
                 plan = PartitionPlan(list(stages.places), bubble, str(stages), asked)
             plans.append(plan)
 
