@@ -48,6 +48,7 @@ class Layout:
 
     `micro_batch` counts the sequences of one forward on one replica, `zero` is ZeRO's stage, and
     `stages_per_rank` is 2 or more with the interleaved schedule. WORDS has the values of the rest.
+    Raises ValueError for a value that no layout has.
     """
 
     dp: int = 1
@@ -61,6 +62,15 @@ class Layout:
     stages_per_rank: int = 1
     attention: str = "auto"  # standard for GPT with full recomputation, else flash
     precision: str = "bf16"
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            allowed = (0, 1, 2, 3) if name == "zero" else WORDS.get(name)
+            if allowed is None and value < 1:
+                raise ValueError(f"{name}={value}: at least 1")
+            if allowed is not None and value not in allowed:
+                choices = ", ".join(map(str, allowed))
+                raise ValueError(f"{name}={value}: choose one of {choices}")
 
     @property
     def gpus(self) -> int:
@@ -171,15 +181,8 @@ def plan(model: Model, cluster: Cluster, layout: Layout, *, global_batch: int) -
 
 
 def check(model: Model, cluster: Cluster, layout: Layout, global_batch: int) -> None:
-    """Raise ValueError for what is not possible."""
+    """Raise ValueError for a layout that does not suit the model, the cluster or the batch."""
     dp, tp, pp, cp = layout.dp, layout.tp, layout.pp, layout.cp
-    known: dict[str, tuple[Any, ...]] = {**WORDS, "zero": (0, 1, 2, 3)}
-    for name, value in vars(layout).items():
-        if name not in known and value < 1:
-            raise ValueError(f"{name}={value}: at least 1")
-        if name in known and value not in known[name]:
-            choices = ", ".join(map(str, known[name]))
-            raise ValueError(f"{name}={value}: choose one of {choices}")
     if layout.gpus != cluster.gpus:
         raise ValueError(
             f"dp {dp} · tp {tp} · pp {pp} · cp {cp} is {layout.gpus} GPUs, not {cluster.gpus}: "
