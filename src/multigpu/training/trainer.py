@@ -199,7 +199,6 @@ class Trainer:
         self.optimizer = make_optimizer(self.strategy.plain, config, optimizer)
         self.schedule = make_schedule(self.optimizer, config, self.total_steps, schedule)
         self.history, self.position = History(), Position()
-        self.told_to_end = False
         self.checkpoints: Checkpoints | None = None
         if config.folder is not None:
             self.checkpoints = self._checkpoints_in(Path(config.folder), config.checkpoints)
@@ -323,6 +322,7 @@ class Trainer:
     @contextlib.contextmanager
     def _sigterm_noted(self) -> Iterator[None]:
         """SIGTERM does not end the process at once, so that what was trained can be saved."""
+        self.told_to_end = False
         if self.checkpoints is None or threading.current_thread() is not threading.main_thread():
             yield
             return
