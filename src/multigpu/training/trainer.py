@@ -206,8 +206,10 @@ class Trainer:
     def fit(self) -> History:
         """Train to the end, from the folder's latest checkpoint if there is one.
 
-        With a folder, SIGTERM, which a cluster sends before it takes a machine away, saves a
-        checkpoint after one of the next ten steps, and raises SystemExit(143).
+        Each epoch begins with `model.train()`, which puts frozen parts into training mode, too; a
+        part that must stay in evaluation mode overrides its `train`. With a folder, SIGTERM, which
+        a cluster sends before it takes a machine away, saves a checkpoint after one of the next ten
+        steps, and raises SystemExit(143).
         """
         randomness.seed_rank(self.config.seed, self.launch.rank)
         deterministic = randomness.deterministic_algorithms(self.config.deterministic)
