@@ -390,7 +390,7 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
 def filler(part: Batch) -> Batch:
     """A part with one row of weight 0. Only BatchNorm's statistics count the row again."""
     inputs, targets = tree_map(
-        lambda value: value[:1] if isinstance(value, Tensor) else value,
+        lambda value: value[:1] if isinstance(value, Tensor) and value.dim() else value,
         (part.inputs, part.targets),
     )
     return replace(part, inputs=inputs, targets=targets, rows=0)
