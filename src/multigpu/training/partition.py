@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_map
 
 from multigpu.pictures import Table
 from multigpu.pictures.units import human_bytes, human_seconds
-from multigpu.training.config import CHOICES, check_choice
+from multigpu.training.config import CHOICES, check_choice, check_whole
 from multigpu.training.model_graph import (
     Program,
     storage_of,
@@ -72,6 +72,7 @@ def cut(
 
 def cut_points(model: nn.Module, sample: Any, *, repeats: int = 4, device: Any = None) -> CutPoints:
     """Measure once, then cut as often as you like: `cut_points(model, sample).cut(4)`."""
+    check_whole("repeats", repeats, at_least=1)
     inputs = sample if isinstance(sample, tuple) else (sample,)
     tensors = tensors_in(inputs)
     if not tensors:
