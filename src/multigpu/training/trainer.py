@@ -42,7 +42,13 @@ from multigpu.training.checkpoint import (
     shapes_of,
 )
 from multigpu.training.config import MODES, TrainConfig, check_choice, refuse_batch, resolve_mode
-from multigpu.training.distributed import Launch, all_gather_object, main_rank_does, restarted
+from multigpu.training.distributed import (
+    Launch,
+    all_gather_object,
+    from_main_rank,
+    main_rank_does,
+    restarted,
+)
 from multigpu.training.evaluate import MetricChoice, Metrics, evaluate
 from multigpu.training.history import EarlyStopping, History, ProgressBar, gpu_figures
 from multigpu.training.optimizer import (
@@ -59,6 +65,7 @@ from multigpu.training.strategy import ClassLoss, LossFn, StepLoss, Strategy, sy
 OF_EACH_RANK = ("folder", "workers", "progress")  # settings that may differ from rank to rank
 ASK_EVERY = 10  # steps after which ranks ask each other whether one of them was told to end
 ALIKE = ("epoch", "step", "step_in_epoch", "rows", "seconds", "learning_rate")  # of a Position
+OTHER_KIND = {"full": ("sharded", "latest"), "sharded": ("full", "latest.pt")}  # and its latest
 NEW_SEEDS = 1_000_003  # more than there are ranks: seeds of different steps do not meet
 
 
@@ -476,13 +483,17 @@ class Trainer:
         began = self.position.step > 0  # fit was called before: what is there is this run's own
         if not self.config.resume and not restarted() and not began:
             self.checkpoints.clear()
-        other = "full" if self.config.checkpoints == "sharded" else "sharded"
-        for kind in (self.config.checkpoints, other):
-            checkpoints = self._checkpoints_in(self.checkpoints.folder, kind)
-            if (state := checkpoints.load()) is not None:
-                self._restore(state, path=checkpoints.path())
-                self._write_history()  # one killed between checkpoint and history lacks a row
-                return
+        checkpoints = self.checkpoints
+        state = checkpoints.load()
+        if state is None:
+            other, name = OTHER_KIND[self.config.checkpoints]
+            # Looked for first, because sharded checkpoints take a second to import.
+            if from_main_rank((checkpoints.folder / name).exists()):
+                checkpoints = self._checkpoints_in(checkpoints.folder, other)
+                state = checkpoints.load()
+        if state is not None:
+            self._restore(state, path=checkpoints.path())
+            self._write_history()  # one killed between checkpoint and history lacks a row
 
     def _state(self) -> dict[str, Any]:
         """Everything that the rest of the run depends on, in tensors and plain values."""

@@ -70,6 +70,16 @@ def test_a_finished_run_is_not_trained_again_and_a_longer_one_goes_on(tmp_path, 
     assert longer.history.rows[:2] == first.history.rows
 
 
+def test_a_first_start_does_without_sharded_checkpoints(tmp_path, monkeypatch):
+    """To import them takes a second."""
+    monkeypatch.setitem(sys.modules, "multigpu.training.sharded_checkpoint", None)
+    go_on(tmp_path, epochs=1)
+    (tmp_path / "latest.pt").unlink()
+    (tmp_path / "latest").mkdir()
+    with pytest.raises(ImportError):
+        go_on(tmp_path, epochs=1)
+
+
 class EndsAt:
     """Sends SIGTERM to one rank after a step."""
 
