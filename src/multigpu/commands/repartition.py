@@ -51,7 +51,8 @@ def run_partition(options: argparse.Namespace) -> int:
 def rewritten(options: argparse.Namespace) -> Iterator[str]:
     """Rewrite the file; yields the lines to print."""
     from multigpu.data import write_flights
-    from multigpu.data.parquet import group_sizes, opened, replacing, rewrite
+    from multigpu.data.parquet import group_sizes, opened, rewrite
+    from multigpu.data.replacing import replacing
     from multigpu.data.row_groups import fixed_number, fixed_size, served_evenly
 
     source, output = options.file, options.output or options.file

@@ -32,6 +32,7 @@ import pyarrow.parquet as pq
 import torch
 
 from multigpu.data.feeds import Batch
+from multigpu.data.replacing import replacing
 from multigpu.data.row_groups import (
     Partition,
     Piece,
@@ -369,14 +370,3 @@ def rewrite(source: Path, output: Path, sizes: Sequence[int]) -> None:
                 rows = rows.slice(size)
         if output.exists():
             shutil.copymode(output, partial)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A file to write that takes the place of `path` when it is complete."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        yield partial
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

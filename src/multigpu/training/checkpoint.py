@@ -33,6 +33,7 @@ import torch
 from filelock import FileLock, Timeout
 from torch.utils._pytree import tree_leaves
 
+from multigpu.data.replacing import replace_file
 from multigpu.training.distributed import (
     Launch,
     all_gather_object,
@@ -311,25 +312,3 @@ def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     tensor = tensor.detach().cpu()
     is_view = tensor.layout is torch.strided and tensor.untyped_storage().nbytes() > tensor.nbytes
     return tensor.clone() if is_view else tensor  # a view would be saved with all behind it
-
-
-def replace_file(path: Path, content: bytes | memoryview) -> None:
-    """Write `content` to `path` so that at every moment either the old file or the new one exists.
-
-    Raises OSError; then the old file still exists, and nothing else is left.
-    """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())  # else the name may reach the disk before the content
-        os.replace(partial, path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the name, too
-    finally:
-        os.close(folder)

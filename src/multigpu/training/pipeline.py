@@ -30,9 +30,10 @@ from torch.distributed.pipelining import (
 from torch.utils._pytree import tree_leaves, tree_map
 
 from multigpu.data.feeds import Batch, rows_of
+from multigpu.data.replacing import replace_file
 from multigpu.ranks.recorder import Current
 from multigpu.ranks.stage_spans import WatchedStage
-from multigpu.training.checkpoint import CheckpointError, replace_file
+from multigpu.training.checkpoint import CheckpointError
 from multigpu.training.config import TrainConfig
 from multigpu.training.distributed import (
     Launch,

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from multigpu.data.feeds import Batch, rows_of
-from multigpu.training.checkpoint import CheckpointError, packed, read, replace_file
+from multigpu.data.replacing import replace_file
+from multigpu.training.checkpoint import CheckpointError, packed, read
 from multigpu.training.config import TrainConfig
 from multigpu.training.distributed import main_rank_does
 from multigpu.training.strategy import LossFn, Strategy

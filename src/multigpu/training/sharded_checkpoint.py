@@ -29,13 +29,13 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
+from multigpu.data.replacing import replace_file
 from multigpu.training.checkpoint import (
     SHARES,
     CheckpointError,
     Checkpoints,
     packed,
     read,
-    replace_file,
 )
 from multigpu.training.distributed import (
     all_gather_object,

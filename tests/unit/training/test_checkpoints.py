@@ -16,6 +16,7 @@ from torch import distributed as dist
 from torch import nn
 
 from multigpu import run_ranks, virtual_gpus
+from multigpu.data.replacing import replace_file
 from multigpu.training import checkpoint
 from multigpu.training.checkpoint import (
     CheckpointError,
@@ -100,8 +101,8 @@ def test_a_writer_killed_at_any_moment_leaves_the_old_one_whole(checkpoints, mom
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             resource.setrlimit(resource.RLIMIT_FSIZE, (50, resource.RLIM_INFINITY))
         else:
-            setattr(checkpoint.os, moment, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-        checkpoint.replace_file(checkpoints.path(), b"x" * 100)
+            setattr(os, moment, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        replace_file(checkpoints.path(), b"x" * 100)
         os._exit(0)
     assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
     assert checkpoints.load()["step"] == 1
