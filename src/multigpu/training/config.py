@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from multigpu.ranks.errors import counted
+
 if TYPE_CHECKING:
     from multigpu.training.distributed import Launch
 
@@ -234,7 +236,7 @@ def refuse_batch(config: TrainConfig, *, ranks: int, rows: int) -> None:
         below, above = size // unit * unit, (size // unit + 1) * unit
         near = f"{below} or {above}" if below else f"{above}"
         parts = f" × accumulation_steps={config.accumulation_steps}"
-        divisor = f"{ranks} rank{'s'[: ranks > 1]}{parts if config.accumulation_steps > 1 else ''}"
+        divisor = f"{counted(ranks, 'rank')}{parts if config.accumulation_steps > 1 else ''}"
         raise ValueError(
             f"batch_size={size} counts the rows of all ranks together and is not "
             f"divisible by {divisor}. The nearest sizes that are: {near}."

@@ -31,6 +31,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from multigpu.data.feeds import Batch, rows_of
 from multigpu.data.replacing import replace_file
+from multigpu.ranks.errors import counted
 from multigpu.ranks.recorder import Current
 from multigpu.ranks.stage_spans import WatchedStage
 from multigpu.training.checkpoint import CheckpointError
@@ -301,8 +302,8 @@ class Pipeline(Strategy):
         return self.model
 
     def where(self) -> str:
-        ranks = f"{self.ranks} rank{'s'[: self.ranks > 1]} ({self.backend})"
-        return f"{ranks}, {self.num_stages} stage{'s'[: self.num_stages > 1]}, {self.schedule}"
+        ranks, stages = counted(self.ranks, "rank"), counted(self.num_stages, "stage")
+        return f"{ranks} ({self.backend}), {stages}, {self.schedule}"
 
     # Which rank has what of the model. Each stage that uses a weight has a copy, and each copy gets
     # the gradient of its own use. Their sum over the ranks that have one is the gradient that the
