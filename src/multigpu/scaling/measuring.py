@@ -6,8 +6,7 @@ runs that are not timed, because counting takes time.
 
 Each measurement runs in new processes, forked from a server that has imported torch and nothing
 else. So all candidates begin alike, without warm caches or memory that another run has left. ddp
-trains on the ranks of `run_ranks`; single and dp on one such process that has left its group, so
-that it is a process as python starts it.
+trains on the ranks of `run_ranks`; single and dp on one such rank alone.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import contextlib
 import copy
 import datetime
 import itertools
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -56,10 +54,6 @@ EVALUATED = 4096  # rows of the test set: every mode is evaluated
 METERED = 2  # steps with the meters on; the optimizer's state is there from the first one on
 TRACED = 10  # steps with the trace on
 NO_LIMIT = 2**50  # bytes: the meter counts and never refuses
-TORCHRUN = (
-    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
-    *("MASTER_ADDR", "MASTER_PORT"),
-)
 SHARING = ("all_reduce", "reduce_scatter", "all_gather")  # gradients, and sharded parameters
 
 Window = tuple[float, float]  # begin and end, time.monotonic
@@ -295,18 +289,13 @@ def measure(
     done in a run that is not timed.
     """
     with contextlib.ExitStack() as stack:
-        if candidate.mode in ONE_PROCESS:
-            dist.destroy_process_group()
-            for name in TORCHRUN:
-                os.environ.pop(name, None)
-            real = torch.cuda.device_count()
-            if candidate.mode == "dp" and real < candidate.gpus:
-                backing = "cuda:0" if real else "cpu"
-                stack.enter_context(virtual_gpus(candidate.gpus, backing=backing))
+        real = torch.cuda.device_count()
+        if candidate.mode == "dp" and real < candidate.gpus:
+            backing = "cuda:0" if real else "cpu"
+            stack.enter_context(virtual_gpus(candidate.gpus, backing=backing))
         peak = None
         if meters and candidate.mode != "dp":
-            rank = dist.get_rank() if dist.is_initialized() else 0
-            peak = stack.enter_context(limited_memory(NO_LIMIT, rank=rank))
+            peak = stack.enter_context(limited_memory(NO_LIMIT, rank=dist.get_rank()))
         watch = Stopwatch(workload.train, steps=steps, warmup=warmup)
         trainer = Trainer(
             copy.deepcopy(workload.model),  # type: ignore[arg-type]  # made by compare

@@ -30,7 +30,7 @@ class DataParallel(Strategy):
 
     def __init__(self, config: TrainConfig, launch: Launch) -> None:
         super().__init__(config, launch)
-        if launch.is_distributed:
+        if launch.world_size > 1:
             raise ValueError(
                 f"mode='dp' in a process of {launch.started_by}: DataParallel uses one process for "
                 "several GPUs. Start it with python, or use mode='ddp'."
