@@ -6,8 +6,8 @@
 
 A run resumes from `latest.pt`; `best.pt` had the best evaluation. Rank 0 writes into another file,
 which then takes the name: `os.replace` is atomic, so a reader finds the old checkpoint or the new
-one, whenever the writer is killed. Without this package's help, `torch.load("latest.pt")["model"]`
-is a state dict.
+one, whenever the writer is killed. `Trainer._state` makes the state. Without this package's help,
+`torch.load("latest.pt")["model"]` is a state dict.
 
 A run that resumes on the same ranks and devices ends with the same weights as one that was never
 stopped, unless DataLoader workers transform rows at random. On another number of ranks or GPUs the
@@ -44,7 +44,9 @@ from multigpu.training.distributed import (
 FORMAT = "multigpu checkpoint 3"
 NAMES = ("latest.pt", "best.pt", "latest", "best")
 LEFTOVERS = ".*.partial"  # what a killed writer leaves in the folder
-SHARES = ".shares-*"  # folders of sharded checkpoints; `latest` and `best` are links to them
+# Folders of sharded checkpoints; `latest` and `best` are links to them. The name on disk is an old
+# one: with another, those that earlier versions have written would never be removed.
+SHARDS = ".shares-*"
 LOCK = ".multigpu.lock"  # stays in the folder: removing it would let two processes lock two files
 WAIT = 8.0  # seconds for a lock: DataLoader workers of a run that was killed end within five
 
@@ -169,16 +171,16 @@ class Checkpoints:
         self._sweep()
 
     def _sweep(self) -> None:
-        """Remove the files of killed writers, and shares without a link to them."""
+        """Remove the files of killed writers, and shards without a link to them."""
         for leftover in self.folder.glob(LEFTOVERS):
             leftover.unlink(missing_ok=True)
         for old in self._by_step()[: -self.keep_last] if self.keep_last else ():
             old.unlink()
         links = [self.folder / "latest", self.folder / "best", *self._by_step()]
         used = {link.resolve().name for link in links}
-        for shares in self.folder.glob(SHARES):
-            if shares.name not in used:
-                shutil.rmtree(shares, ignore_errors=True)
+        for shards in self.folder.glob(SHARDS):
+            if shards.name not in used:
+                shutil.rmtree(shards, ignore_errors=True)
 
     def _by_step(self) -> list[Path]:
         """The checkpoints that are kept under their steps, the oldest first."""

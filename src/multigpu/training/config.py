@@ -1,4 +1,8 @@
-"""The settings of a training run, one frozen dataclass for every mode, and the modes."""
+"""The settings of a training run, one frozen dataclass for every mode, and the modes.
+
+`auto` becomes ddp in a process group or under torchrun, dp where one process sees several GPUs, and
+single elsewhere (`resolve_mode`).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,8 @@ from multigpu.ranks.errors import counted
 if TYPE_CHECKING:
     from multigpu.training.distributed import Launch
 
-MODES = {  # each mode's module and class
+# Each mode's module and class, in words: FSDP and pipelining are imported only where they are used.
+MODES = {
     "single": "single:Single",
     "dp": "dp:DataParallel",
     "ddp": "ddp:Distributed",

@@ -43,7 +43,7 @@ class Distributed(Strategy):
         )
 
     def forward_backward(self, parts: Sequence[Batch], loss_fn: LossFn) -> StepLoss:
-        step = StepLoss(copies=self.world_size)
+        step = StepLoss(averaged_over=self.world_size)
         for number, part in enumerate(parts, start=1):
             # Gradients travel with the last part; until then each rank adds up its own.
             with contextlib.nullcontext() if number == len(parts) else self.wrapped.no_sync():

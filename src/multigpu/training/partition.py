@@ -7,6 +7,9 @@
 
 model_graph.py traces the model's calls as a torch.fx graph. Here the graph is timed in pieces, and
 a dynamic program chooses the cuts between them. stage.py has the resulting stages.
+
+A *step* is one call, a *place* is a step before which the model can be cut, a *piece* is the steps
+from one place to the next, and a *stage* is one or more pieces.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from multigpu.pictures import Table
 from multigpu.pictures.units import human_bytes, human_seconds
 from multigpu.training.config import CHOICES, check_choice, check_whole
 from multigpu.training.model_graph import (
-    Program,
+    TracedModel,
     storage_of,
     tensors_in,
     trace_both,
@@ -185,7 +188,7 @@ class CutPoints:
     """The places where a model can be cut, with the measured cost of each piece in between."""
 
     model: nn.Module
-    program: Program
+    program: TracedModel
     seconds: Sequence[Seconds]  # of each piece: the steps between two places
     rows: int  # of the micro-batch that was measured
 
@@ -464,7 +467,7 @@ ENOUGH_SECONDS = 4.0  # after which no new sweep begins
 
 def measure(
     model: nn.Module,
-    program: Program,
+    program: TracedModel,
     inputs: tuple[Any, ...],
     *,
     device: torch.device,

@@ -117,7 +117,8 @@ class Pipeline(Strategy):
         self.training = self._schedule(loss_fn=self._loss)
         self.evaluation = self._schedule(loss_fn=None)
         self.model = CallsFunction(self.plain, self._outputs)
-        self.kept = False  # whether the plan is written down
+        # Not written yet: the folder is locked, and perhaps cleared, only when training begins.
+        self.plan_is_written = False
         self.of_sums: bool | None = None  # whether loss_fn returns sums and weights
 
     def _plan_alike(self, model: nn.Module, sample: tuple[Tensor, ...]) -> PartitionPlan:
@@ -168,13 +169,13 @@ class Pipeline(Strategy):
         count them again. The dtype depends on autocast.
         """
         gpus = [self.device] if self.device.type == "cuda" else []
-        flows = [described(inputs, "meta")]
+        flows = [zeros_on(inputs, "meta")]
         with torch.random.fork_rng(devices=gpus), modes_kept(self.plain), torch.enable_grad():
             self.plain.eval()
             for number in range(self.num_stages):
                 box: list[Any] = [None]
                 if number in self.parts:
-                    given = inputs if number == 0 else described(flows[-1], self.device)
+                    given = inputs if number == 0 else zeros_on(flows[-1], self.device)
                     with self.autocast():
                         outputs = self.parts[number](*given)
                     outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
@@ -185,7 +186,7 @@ class Pipeline(Strategy):
                                 f"{type(each).__name__}: its output must be a tensor or a tuple "
                                 "of tensors"
                             )
-                    box[0] = described(outputs, "meta")
+                    box[0] = zeros_on(outputs, "meta")
                 dist.broadcast_object_list(box, src=number % self.ranks)
                 flows.append(box[0])
         return flows
@@ -233,13 +234,13 @@ class Pipeline(Strategy):
         self.complete_gradients(step)
         return step
 
-    def _loss(self, outputs: Any, places: Tensor) -> Tensor:
+    def _loss(self, outputs: Any, row_numbers: Tensor) -> Tensor:
         """One micro-batch's share of the mean over the global batch.
 
-        The schedule passes on its targets, which are the places of the rows in the batch.
+        The schedule passes on its targets, which here are the numbers of the rows in the batch.
         """
         rows, global_rows, targets, loss_fn, step = self.computed
-        begin = int(places[0])
+        begin = int(row_numbers[0])
         count = min(self.size, rows - begin)
         if count <= 0:  # only padding
             return 0 * torch.stack([leaf.sum() for leaf in tree_leaves(outputs)]).sum()
@@ -290,11 +291,11 @@ class Pipeline(Strategy):
 
     def before_evaluation(self) -> None:
         """Also called before a checkpoint is written: the places of the cuts belong to it."""
-        if self.plan is not None and self.config.folder is not None and not self.kept:
+        if self.plan is not None and self.config.folder is not None and not self.plan_is_written:
             path = Path(self.config.folder) / FILE
             content = json.dumps(self.plan._asdict(), indent=1).encode()
             main_rank_does(lambda: replace_file(path, content), error=CheckpointError)
-            self.kept = True
+            self.plan_is_written = True
 
     @property
     def evaluation_model(self) -> nn.Module:
@@ -448,7 +449,7 @@ def as_arguments(inputs: Any) -> tuple[Any, ...]:
     return tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
 
 
-def described(tensors: Sequence[Tensor], device: Any) -> tuple[Tensor, ...]:
+def zeros_on(tensors: Sequence[Tensor], device: Any) -> tuple[Tensor, ...]:
     """Zeros of the same shapes and dtypes on another device, contiguous."""
     return tuple(
         torch.zeros(each.shape, dtype=each.dtype, device=device).requires_grad_(each.requires_grad)

@@ -559,9 +559,9 @@ class Trainer:
         self.position.loss_sum = float(sum(each["loss_sum"] for each in of_ranks))
         self.position.loss_weight = float(sum(each["loss_weight"] for each in of_ranks))
         if self.launch.is_main:
-            print(f"{path}: {self._goes_on(state)}", file=sys.stderr)
+            print(f"{path}: {self._resumes_words(state)}", file=sys.stderr)
 
-    def _goes_on(self, state: dict[str, Any]) -> str:
+    def _resumes_words(self, state: dict[str, Any]) -> str:
         """The position from which the run resumes, in words, with what is not exact."""
         step = state["step"]
         if step >= self.total_steps or self.early_stopping.should_stop:
