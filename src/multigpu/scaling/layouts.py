@@ -95,7 +95,7 @@ def layouts(model: Model, cluster: Cluster, global_batch: int, **fixed: Any) -> 
         if any(fixed.get(name, size) != size for name, size in groups.items()):
             continue
         for chosen in product(*usual.values()):
-            layout = Layout(**groups, **dict(zip(usual, chosen, strict=True)))
+            layout = Layout(**(groups | dict(zip(usual, chosen, strict=True))))
             v, replicas = layout.stages_per_rank, layout.dp * layout.cp
             if v > 1 and (layout.pp == 1 or model.layers % (layout.pp * v)):
                 continue  # no pipeline, or stages of unequal size
