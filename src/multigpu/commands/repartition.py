@@ -8,6 +8,7 @@ from math import ceil
 from pathlib import Path
 
 from multigpu.commands.site import leaving_no_process
+from multigpu.ranks.errors import counted
 
 OURS = "flights.parquet"  # made from the course's own data where there is no such file
 
@@ -51,7 +52,8 @@ def run_partition(options: argparse.Namespace) -> int:
 def rewritten(options: argparse.Namespace) -> Iterator[str]:
     """Rewrite the file; yields the lines to print."""
     from multigpu.data import write_flights
-    from multigpu.data.parquet import group_sizes, opened, replacing, rewrite
+    from multigpu.data.parquet import group_sizes, opened, rewrite
+    from multigpu.data.replacing import replacing
     from multigpu.data.row_groups import fixed_number, fixed_size, served_evenly
 
     source, output = options.file, options.output or options.file
@@ -94,9 +96,7 @@ def rewritten(options: argparse.Namespace) -> Iterator[str]:
 
 def described(sizes: Sequence[int]) -> str:
     """``8 row groups: 1 of 41,066 rows, 7 of 41,065``; many different sizes as from ... to ..."""
-    from multigpu.data.row_groups import named
-
-    count = named(len(sizes))
+    count = counted(len(sizes), "row group")
     kinds = Counter(sizes)
     if len(kinds) == 1:
         return f"{count} of {sizes[0]:,} rows"

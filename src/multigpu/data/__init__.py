@@ -4,13 +4,9 @@ from multigpu.data import digits
 train, test = digits()
 """
 
-from typing import TYPE_CHECKING, Any
-
 from multigpu.data.datasets import Split, digits, text
 from multigpu.data.flight_rows import flight_baselines, flights, write_flights
-
-if TYPE_CHECKING:
-    from multigpu.data.parquet import PartitionedFile
+from multigpu.data.parquet import PartitionedFile
 
 __all__ = [
     "PartitionedFile",
@@ -21,12 +17,3 @@ __all__ = [
     "text",
     "write_flights",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Import `PartitionedFile` when it is asked for: only it needs pyarrow."""
-    if name != "PartitionedFile":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from multigpu.data.parquet import PartitionedFile
-
-    return PartitionedFile

@@ -164,7 +164,7 @@ def feed_for(
     how = {"batch_size": batch_size, "rank": rank, "world_size": world_size, "seed": seed}
     if isinstance(data, DataLoader):
         collate_fn, workers = collate_fn or data.collate_fn, workers or data.num_workers
-        if data.batch_size is None and not isinstance(data.dataset, IterableDataset):
+        if data.batch_size is None:
             raise ValueError(
                 "a DataLoader with its own batch_sampler, or with batch_size=None, decides which "
                 "rows form a batch, but here TrainConfig(batch_size=...) does, for all ranks "

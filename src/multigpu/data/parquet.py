@@ -32,18 +32,19 @@ import pyarrow.parquet as pq
 import torch
 
 from multigpu.data.feeds import Batch
+from multigpu.data.replacing import replacing
 from multigpu.data.row_groups import (
     Partition,
     Piece,
     epoch_plan,
     imbalance,
-    named,
     needs_repartitioning,
     rows_in,
     rows_so_far,
     stream,
     suggested_partitions,
 )
+from multigpu.ranks.errors import counted
 
 ROWS_AT_A_TIME = 8_192  # that `rewrite` decodes at once
 READ_BUFFER = 2**16  # bytes per column: a row group is read through it, not in one piece
@@ -216,7 +217,7 @@ class PartitionFeed:
         loads, path = self.rows_by_rank, self.source.path
         if self.num_rows < self.world_size:
             return None  # no partitioning gives each rank a row
-        count = f"{path} has {named(self._groups)} for {self.world_size} ranks"
+        count = f"{path} has {counted(self._groups, 'row group')} for {self.world_size} ranks"
         if needs_repartitioning(self.source.sizes, self.world_size):
             return (
                 f"{count}: their rows are cut into ranges, and several ranks decode the same row "
@@ -240,11 +241,11 @@ class PartitionFeed:
         if needs_repartitioning(self.source.sizes, self.world_size):
             parts = ", cut into ranges of rows because there are fewer than ranks"
         name = self.source.path.name
-        lines = [f"{name}: {self.num_rows:,} rows in {named(self._groups)}{parts}"]
+        lines = [f"{name}: {self.num_rows:,} rows in {counted(self._groups, 'row group')}{parts}"]
         mean = self.num_rows / self.world_size
         for rank, (rows, pieces) in enumerate(zip(loads, plan, strict=True)):
             lines.append(
-                f"  rank {rank}: {named(len(pieces)):>14} {rows:12,} rows  "
+                f"  rank {rank}: {counted(len(pieces), 'row group'):>14} {rows:12,} rows  "
                 f"{rows / mean:.2f} × the mean"
             )
         busiest = max(rows_so_far(loads, min(self.batch_size, self.num_rows)))
@@ -369,14 +370,3 @@ def rewrite(source: Path, output: Path, sizes: Sequence[int]) -> None:
                 rows = rows.slice(size)
         if output.exists():
             shutil.copymode(output, partial)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A file to write that takes the place of `path` when it is complete."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        yield partial
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

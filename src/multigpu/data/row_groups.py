@@ -184,8 +184,3 @@ def suggested_partitions(rows: int, partitions: int, world_size: int) -> int:
     """A number of partitions that serves this many ranks evenly: a multiple, four each or more."""
     per_rank = max(4, -(-partitions // world_size))
     return world_size * max(1, min(per_rank, rows // world_size))
-
-
-def named(row_groups: int) -> str:
-    """``1 row group``, ``8 row groups``."""
-    return f"{row_groups:,} row group{'s'[: row_groups != 1]}"

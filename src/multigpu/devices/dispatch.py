@@ -2,8 +2,8 @@
 
 Every operator that touches a virtual GPU ends here, below autograd: all tensors are checked to be
 on one GPU, the operator runs on their data, the results are put on that GPU. Facts about an
-operator are worked out once, in its Plan. The few operators with their own rules are at the end:
-copies between devices, products of integers, filling, `set_`.
+operator are worked out once, in its OperatorPlan. The few operators with their own rules are at the
+end: copies between devices, products of integers, filling, `set_`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _NO_KERNEL = ("not implemented for 'Half'", "not implemented for 'BFloat16'", "p
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
-Special = Callable[["Plan", Any, Args, Kwargs], Any]
+Special = Callable[["OperatorPlan", Any, Args, Kwargs], Any]
 _specials: dict[str, Special] = {}
 
 
@@ -77,7 +77,7 @@ def special(*names: str) -> Callable[[Special], Special]:
 
 
 @dataclass(slots=True)
-class Plan:
+class OperatorPlan:
     """How to run one operator."""
 
     name: str
@@ -95,7 +95,7 @@ class Plan:
     special: Special | None
 
     @classmethod
-    def of(cls, func: Any) -> Plan:
+    def of(cls, func: Any) -> OperatorPlan:
         """The plan of operator `func` (an OpOverload)."""
         schema = func._schema
         name = schema.name.split("::")[1]
@@ -139,7 +139,7 @@ def _with_generator(func: Any, names: tuple[str, ...]) -> Any:
     return func
 
 
-_plans: dict[Any, Plan] = {}
+_plans: dict[Any, OperatorPlan] = {}
 
 
 class Filling:
@@ -199,7 +199,7 @@ def run(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """The result of operator `func`, on the GPU of its arguments."""
     plan = _plans.get(func)
     if plan is None:
-        plan = _plans[func] = Plan.of(func)
+        plan = _plans[func] = OperatorPlan.of(func)
     if in_flight and not plan.view:
         note_uses(args, kwargs)
     with torch._C.DisableTorchFunction():
@@ -227,7 +227,7 @@ def lazy_marks() -> Iterator[None]:
         yield
 
 
-def run_plainly(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
+def run_plainly(plan: OperatorPlan, args: Args, kwargs: Kwargs) -> Any:
     """`run` for operators without rules of their own."""
     tensors = _Tensors()
     data = [tensors.taken_out(argument) for argument in args]
@@ -282,7 +282,7 @@ class _Tensors:
         return argument
 
 
-def _check_devices(plan: Plan, args: Args, kwargs: Kwargs, gpu: Gpu) -> None:
+def _check_devices(plan: OperatorPlan, args: Args, kwargs: Kwargs, gpu: Gpu) -> None:
     """Raise CUDA's error unless all tensors are on `gpu`.
 
     As under CUDA, most operators accept a 0-dim CPU tensor as a number, and some take one argument
@@ -317,7 +317,7 @@ def _check_devices(plan: Plan, args: Args, kwargs: Kwargs, gpu: Gpu) -> None:
     raise errors.different_devices(plan.name, first, *others[0], elementwise=plan.elementwise)
 
 
-def _run_on_data(plan: Plan, data: list[Any], named_data: Kwargs, gpu: Gpu | None) -> Any:
+def _run_on_data(plan: OperatorPlan, data: list[Any], named_data: Kwargs, gpu: Gpu | None) -> Any:
     """Run the operator on plain tensors.
 
     Where the CPU has no kernel for half precision: in float32, rounded at the end. (For matrix
@@ -409,7 +409,7 @@ def _bytes_on_link(source: torch.Tensor, target: torch.Tensor) -> int:
 
 
 @special("_to_copy")
-def to_copy(plan: Plan, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def to_copy(plan: OperatorPlan, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`_to_copy`: a new tensor with another dtype, layout or device."""
     source = args[0]
     device = kwargs.get("device")
@@ -430,7 +430,7 @@ def to_copy(plan: Plan, func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special("copy_")
-def copy_(plan: Plan, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def copy_(plan: OperatorPlan, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`copy_`: fill a tensor from another, on any device."""
     target, source, *rest = args
     func(data_of(target), data_of(source), *rest, **kwargs)
@@ -440,7 +440,7 @@ def copy_(plan: Plan, func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(*errors.INTEGERS_LACK)
-def product(plan: Plan, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def product(plan: OperatorPlan, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Products of matrices and convolutions: CUDA has none of integers."""
     tensor = args[0]
     if not tensor.is_floating_point() and not tensor.is_complex() and _gpu(tensor) is not None:
@@ -449,7 +449,7 @@ def product(plan: Plan, func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special("_pack_padded_sequence")
-def pack_padded_sequence(plan: Plan, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def pack_padded_sequence(plan: OperatorPlan, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Its lengths must be on the CPU."""
     if _gpu(args[1]) is not None:
         raise errors.lengths_on_gpu(args[1])
@@ -457,21 +457,21 @@ def pack_padded_sequence(plan: Plan, func: Any, args: Args, kwargs: Kwargs) -> A
 
 
 @special("linalg_pinv")
-def pseudoinverse(plan: Plan, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def pseudoinverse(plan: OperatorPlan, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """It conjugates tensors inside."""
     with lazy_marks():
         return run_plainly(plan, args, kwargs)
 
 
 @special("_local_scalar_dense")
-def item(plan: Plan, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def item(plan: OperatorPlan, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`.item()`: one number from the GPU to the CPU."""
     note_copy(_gpu(args[0]), None, args[0].element_size())
     return func(data_of(args[0]))
 
 
 @special("fill", "fill_", "index_put", "index_put_", "_index_put_impl_")
-def fill(plan: Plan, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def fill(plan: OperatorPlan, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`tensor.fill_(number)` and `tensor[indices] = number`.
 
     A 0-dim tensor's number is fetched from wherever it is, as under CUDA.
@@ -487,7 +487,7 @@ def fill(plan: Plan, func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special("set_")
-def set_(plan: Plan, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def set_(plan: OperatorPlan, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`tensor.set_(storage, offset, size, stride)`, which `torch.load` ends in."""
     tensor, *rest = args
     source = rest[0] if rest else None

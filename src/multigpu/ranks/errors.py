@@ -35,10 +35,10 @@ def ordinal(number: int) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """`1 all_reduce`, `4 all_reduces`, `2 broadcasts`."""
+    """`1 all_reduce`, `4 all_reduces`, `1,024 broadcasts`."""
     if number == 1:
         return f"1 {thing}"
-    return f"{number} {thing}{'es' if thing.endswith(('s', 'ch', 'x')) else 's'}"
+    return f"{number:,} {thing}{'es' if thing.endswith(('s', 'ch', 'x')) else 's'}"
 
 
 def place(file: str, line: int, function: str = "") -> str:

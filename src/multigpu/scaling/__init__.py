@@ -6,22 +6,20 @@
     compared.picture()
 
 Start reading in measuring.py; comparison.py has its results. formulas.py predicts times and memory,
-pipeline_times.py simulates schedules, and published.toml has published times. plan.py puts the
+pipeline_times.py simulates schedules, and published.py has published times. plan.py puts the
 formulas together to a model of large runs (`multigpu plan`), and layouts.py searches with it.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from multigpu.scaling.comparison import (
-    Comparison,
+from multigpu.scaling.comparison import Comparison, read_csv, write_csv
+from multigpu.scaling.published import (
     links,
     published_efficiencies,
     published_overlaps,
     published_pipelines,
     published_steps,
     published_times,
-    read_csv,
-    write_csv,
 )
 
 if TYPE_CHECKING:

@@ -1,8 +1,7 @@
 """The result of a comparison: records, their statistics, table, picture and CSV.
 
 `Comparison` is one run of `compare` (measuring.py): its `Settings`, the `Machine`, and a `Row` for
-each `Candidate`. Below the picture are published times, each with its source (published.toml);
-`published_times` and similar functions return it as records.
+each `Candidate`. Below the picture are published times (published.py).
 """
 
 from __future__ import annotations
@@ -13,15 +12,13 @@ import os
 import platform
 import re
 import statistics
-import tomllib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
+from functools import partial
 from math import isfinite
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -29,11 +26,14 @@ from multigpu.pictures import Picture, Table, human_bytes
 from multigpu.pictures.bars import BarGroup, Duration, durations
 from multigpu.pictures.units import human_seconds
 from multigpu.ranks.errors import counted
-from multigpu.scaling.pipeline_times import bubble
+from multigpu.scaling.published import (
+    COMPARED_WITH,
+    published_groups,
+    published_picture,  # noqa: F401  # a notebook imports it from here
+)
 
 ONE_PROCESS = ("single", "dp")  # every other mode has a rank for each GPU
 SAME = 1e-3  # relative difference of losses below which runs count as the same training
-COMPARED_WITH = "what is compared with"  # the dashed line
 WIDE = ("ran on", "rows per GPU", "efficiency")  # columns for which a terminal has no room
 FIGURE = "final "  # in the CSV before the name of an evaluation's figure
 
@@ -303,45 +303,24 @@ class Comparison:
             note=f"{self.machine}; {self.settings.batch_size} rows a step, {self.conditions}",
             against=None if self.single is None else self.single.step_seconds,
         )
-        groups = [measured, *(_published_groups() if published else [])]
+        groups = [measured, *(published_groups() if published else [])]
         return durations(groups, title="Time of one step by mode", line_at=COMPARED_WITH)
 
     def lines(self) -> list[dict[str, Any]]:
         """A line for each row, with all that is needed to understand it; None where unknown."""
-        settings, machine = self.settings, self.machine
-        return [
-            {
-                "date": settings.date,
-                "work": settings.work,
-                "mode": row.candidate.mode,
-                "gpus": row.candidate.gpus,
-                "ran on": row.where,
-                "batch size": settings.batch_size,
-                "rows per GPU": self.rows_per_gpu(row),
-                "median ms per step": _milliseconds(row.step_seconds),
-                "rows per second": round(self.rows_per_second(row)),
-                "speed-up": _rounded(self.speed_up(row), 3),
-                "efficiency": _rounded(self.efficiency(row), 3),
-                "ms of the first step": None if row.first is None else _milliseconds(row.first),
-                "ms of each round": [_milliseconds(seconds) for seconds in row.rounds],
-                **{f"{FIGURE}{name}": round(value, 6) for name, value in row.figures.items()},
-                "peak bytes": list(row.peak_bytes),
-                "all-reduce share": _rounded(row.communication, 3),
-                "bytes between GPUs per step": row.traffic,
-                "steps": settings.steps,
-                "warm-up steps": settings.warmup,
-                "seed": settings.seed,
-                "threads": settings.threads,
-                "load before": _rounded(settings.load, 1),
-                "processor": machine.processor,
-                "cores": machine.cores,
-                "real GPUs": "; ".join(machine.gpus),
-                "system": machine.system,
-                "Python": machine.python,
-                "torch": machine.torch,
-            }
-            for row in self.rows
-        ]
+        lines = []
+        for row in self.rows:
+            records = {**vars(self), "comparison": self, "row": row, "candidate": row.candidate}
+            line: dict[str, Any] = {}
+            for name, record, attribute, write, _ in COLUMNS:
+                value = getattr(records[record], attribute)
+                value = value(row) if record == "comparison" else value
+                if name == FIGURE:
+                    line |= {f"{FIGURE}{figure}": write(one) for figure, one in value.items()}
+                else:
+                    line[name] = None if value is None else write(value)
+            lines.append(line)
+        return lines
 
     def json(self) -> str:
         """The lines as JSON, which has no NaN: such a loss is null."""
@@ -357,13 +336,59 @@ def _ratio(speed_up: float) -> str:
     return f"{speed_up:.2f}" if speed_up >= 0.1 else f"{speed_up:.2g}"
 
 
-def _milliseconds(seconds: float) -> float:
-    """Seconds as milliseconds with five digits."""
+class Column(NamedTuple):
+    """A column of the file, and the field of a record that it holds."""
+
+    name: str
+    record: str  # settings, machine, candidate, row; comparison has methods that take the row
+    attribute: str
+    write: Callable[[Any], Any] = lambda value: value
+    read: Callable[[str], Any] | None = str  # None: it is computed again
+
+
+def ms(seconds: float) -> float:
+    """Milliseconds with five digits."""
     return float(f"{1e3 * seconds:.5g}")
 
 
-def _rounded(number: float | None, digits: int) -> float | None:
-    return None if number is None else round(number, digits)
+def seconds(text: str) -> float:
+    """What `ms` returned, as it is in the file."""
+    return float(text) / 1e3
+
+
+NUMBERS = (int, float, seconds)  # of which an unknown one is left empty
+COLUMNS = (
+    Column("date", "settings", "date"),
+    Column("work", "settings", "work"),
+    Column("mode", "candidate", "mode"),
+    Column("gpus", "candidate", "gpus", read=int),
+    Column("ran on", "row", "where"),
+    Column("batch size", "settings", "batch_size", read=int),
+    Column("rows per GPU", "comparison", "rows_per_gpu", read=None),
+    Column("median ms per step", "row", "step_seconds", ms, None),
+    Column("rows per second", "comparison", "rows_per_second", round, None),
+    Column("speed-up", "comparison", "speed_up", partial(round, ndigits=3), None),
+    Column("efficiency", "comparison", "efficiency", partial(round, ndigits=3), None),
+    Column("ms of the first step", "row", "first", ms, seconds),
+    Column("ms of each round", "row", "rounds", lambda rounds: [*map(ms, rounds)],
+           lambda text: tuple(map(seconds, text.split()))),
+    Column(FIGURE, "row", "figures", partial(round, ndigits=6), float),  # "final loss", ...
+    Column("peak bytes", "row", "peak_bytes", list, lambda text: tuple(map(int, text.split()))),
+    Column("all-reduce share", "row", "communication", partial(round, ndigits=3), float),
+    Column("bytes between GPUs per step", "row", "traffic", read=int),
+    Column("steps", "settings", "steps", read=int),
+    Column("warm-up steps", "settings", "warmup", read=int),
+    Column("seed", "settings", "seed", read=int),
+    Column("threads", "settings", "threads", read=int),
+    Column("load before", "settings", "load", partial(round, ndigits=1), float),
+    Column("processor", "machine", "processor"),
+    Column("cores", "machine", "cores", read=int),
+    Column("real GPUs", "machine", "gpus", "; ".join,
+           lambda text: tuple(filter(None, text.split("; ")))),
+    Column("system", "machine", "system"),
+    Column("Python", "machine", "python"),
+    Column("torch", "machine", "torch"),
+)  # fmt: skip
 
 
 def write_csv(comparison: Comparison, path: str | Path) -> None:
@@ -401,129 +426,14 @@ def read_csv(path: str | Path) -> Comparison:
 
 def _read(line: dict[str, str]) -> tuple[Settings, Machine, Row]:
     """One line as records; settings and machine are the same on all lines."""
-
-    def whole(name: str) -> int:
-        return int(line[name])
-
-    def known(name: str) -> float | None:
-        return float(line[name]) if line[name] else None
-
-    settings = Settings(
-        line["work"], line["date"], whole("batch size"), whole("steps"), whole("warm-up steps"),
-        whole("seed"), whole("threads"), known("load before"),
-    )  # fmt: skip
-    gpus = tuple(filter(None, line["real GPUs"].split("; ")))
-    versions = line["system"], line["Python"], line["torch"]
-    machine = Machine(line["processor"], whole("cores"), gpus, *versions)
-    first, traffic = known("ms of the first step"), known("bytes between GPUs per step")
-    row = Row(
-        Candidate(line["mode"], whole("gpus")),
-        where=line["ran on"],
-        rounds=tuple(float(ms) / 1e3 for ms in line["ms of each round"].split()),
-        figures={
-            name.removeprefix(FIGURE): float(value)
-            for name, value in line.items()
-            if name.startswith(FIGURE) and value
-        },
-        first=None if first is None else first / 1e3,
-        peak_bytes=tuple(map(int, line["peak bytes"].split())),
-        communication=known("all-reduce share"),
-        traffic=None if traffic is None else int(traffic),
-    )
-    return settings, machine, row
-
-
-class PublishedTimes(SimpleNamespace):
-    """Seconds of one piece of work by mode, as published; fields as in published.toml."""
-
-    @property
-    def against(self) -> str:
-        """The mode the others are compared with: single where it was measured, else dp."""
-        return "single" if "single" in self.seconds else "dp"
-
-    def speed_up(self, mode: str) -> float:
-        """How many times as fast as `against`."""
-        return float(self.seconds[self.against] / self.seconds[mode])
-
-
-class PublishedPipeline(SimpleNamespace):
-    """How fast a pipeline was on several numbers of GPUs; fields as in published.toml."""
-
-    @property
-    def gains(self) -> list[float]:
-        """How many times as fast as with the fewest GPUs."""
-        speeds = self.speeds if hasattr(self, "speeds") else [1 / each for each in self.seconds]
-        return [each / speeds[0] for each in speeds]
-
-    @property
-    def predicted_gains(self) -> list[float]:
-        """The speed-up if only the bubble counts: p GPUs do the work of p · (1 - bubble)."""
-        useful = [p * (1 - bubble(p, self.micro_batches)) for p in self.gpus]
-        return [each / useful[0] for each in useful]
-
-
-def _published(kind: str, record: Any = SimpleNamespace) -> tuple[Any, ...]:
-    text = Path(__file__).with_name("published.toml").read_text(encoding="utf-8")
-    return tuple(record(**row) for row in tomllib.loads(text)[kind])
-
-
-def published_times() -> tuple[PublishedTimes, ...]:
-    """Published times of single, DP and DDP."""
-    return _published("times", PublishedTimes)
-
-
-def published_efficiencies() -> tuple[SimpleNamespace, ...]:
-    """The share of the ideal speed-up: work, gpus, hardware, efficiency, source, url."""
-    return _published("efficiencies")
-
-
-def published_overlaps() -> tuple[SimpleNamespace, ...]:
-    """The share of a step that overlapping with backward saved: work, saved, source, url."""
-    return _published("overlaps")
-
-
-def published_pipelines() -> tuple[PublishedPipeline, ...]:
-    """Published speed-ups of pipelines with more GPUs."""
-    return _published("pipelines", PublishedPipeline)
-
-
-def published_steps() -> tuple[SimpleNamespace, ...]:
-    """Published throughputs of steps on clusters, with their layouts; plan.py predicts them."""
-    return tuple(
-        SimpleNamespace(**suite, **row)
-        for suite in _published("steps", dict)
-        for row in suite.pop("rows")
-    )
-
-
-def links() -> tuple[SimpleNamespace, ...]:
-    """Links between GPUs, the slowest first: name, bytes_per_second in one direction, source."""
-    return _published("links")
-
-
-def published_picture() -> Picture:
-    """Only the published times, relative to their baselines."""
-    title = "Published times of two GPUs"
-    return durations(_published_groups(), title=title, line_at=COMPARED_WITH)
-
-
-def _published_groups() -> list[BarGroup]:
-    """A group for each suite; a bar is a time relative to `against`, the dashed line."""
-    groups = []
-    for suite, times in groupby(published_times(), key=lambda times: times.suite):
-        rows = list(times)
-        bars = [
-            Duration(
-                label=f"{row.work}: {mode}",
-                seconds=seconds / row.seconds[row.against],
-                value=f"{seconds:g} s · {row.speed_up(mode):.2f} ×",
-                devices=2,
-            )
-            for row in rows
-            for mode, seconds in row.seconds.items()
-            if mode != row.against
-        ]
-        heading = f"Published: {suite}, {rows[0].hardware}"
-        note = f"Time relative to {rows[0].against}. {rows[0].remark}."
-        groups.append(BarGroup(heading, bars, note=note, against=1.0, compact=True))
-    return groups
+    records: dict[str, dict[str, Any]] = {name: {} for _, name, *_ in COLUMNS}
+    for name, record, attribute, _, read in COLUMNS:
+        if name == FIGURE:
+            figures = {key: text for key, text in line.items() if key.startswith(FIGURE) and text}
+            value = {key.removeprefix(FIGURE): float(text) for key, text in figures.items()}
+            records[record][attribute] = value
+        elif read is not None:
+            empty = read in NUMBERS and not line[name]
+            records[record][attribute] = None if empty else read(line[name])
+    row = Row(Candidate(**records["candidate"]), **records["row"])
+    return Settings(**records["settings"]), Machine(**records["machine"]), row

@@ -17,12 +17,19 @@ from itertools import chain, product
 from math import gcd
 from typing import Any
 
-from multigpu.scaling.plan import GIB, WORDS, Layout, Plan, plan
+from multigpu.scaling.plan import GIB, WORDS, Layout, Plan, check, plan
 from multigpu.scaling.specs import Cluster, Model
 
 SHOWN = 10
-MICRO_BATCHES = (1, 2, 4, 8, 16)
-STAGES_PER_RANK = (1, 2, 4)
+USUAL: dict[str, tuple[Any, ...]] = {  # what is tried for each field of Layout, besides the sizes
+    "micro_batch": (1, 2, 4, 8, 16),
+    "stages_per_rank": (1, 2, 4),
+    "schedule": ("1f1b", "interleaved"),
+    "zero": (0, 1, 2, 3),
+    "recompute": WORDS["recompute"],
+    "attention": ("auto",),
+    "precision": ("bf16",),
+}
 LEAST_SEQUENCE = 2048  # tokens of a part in context parallelism
 MOST_IDLE = 0.1  # share of a pipeline's places for layers that may be empty
 
@@ -41,17 +48,19 @@ def search(model: Model, cluster: Cluster, *, global_batch: int, **fixed: Any) -
     """Plan every layout on all GPUs of the cluster; `fixed` are fields of Layout, such as `zero=1`.
 
     Of the layouts with the same dp, tp, pp and cp only the fastest is listed. Raises ValueError if
-    there is none at all, or if a fixed value is not possible.
+    there is none at all, or if a fixed value is not possible, and TypeError for another name.
     """
+    Layout(**fixed)  # refuses names and values that no layout has
     of_kind: dict[str, list[Plan]] = {}
     for layout in layouts(model, cluster, global_batch, **fixed):
         planned = plan(model, cluster, layout, global_batch=global_batch)
         of_kind.setdefault(kind_of(layout), []).append(planned)
     every = list(chain.from_iterable(of_kind.values()))
     if not every:
+        given = "".join(f", {name}={value}" for name, value in fixed.items())
         raise ValueError(
-            f"no layout of {cluster.gpus} GPUs divides global_batch={global_batch} and the model: "
-            "try a batch that is a multiple of the number of GPUs"
+            f"no layout of {cluster.gpus} GPUs suits the model with global_batch={global_batch}"
+            f"{given}: try a batch that is a multiple of the number of GPUs"
         )
     # The faster first; of equally fast ones that with less memory.
     fitting = sorted(
@@ -81,34 +90,26 @@ def search(model: Model, cluster: Cluster, *, global_batch: int, **fixed: Any) -
 
 def layouts(model: Model, cluster: Cluster, global_batch: int, **fixed: Any) -> Iterator[Layout]:
     """Every layout that `search` tries."""
-
-    def choices(name: str, usual: Any) -> Any:
-        return (fixed[name],) if name in fixed else usual
-
-    rest = {name: fixed[name] for name in ("attention", "precision") if name in fixed}
-    micro_sizes = choices("micro_batch", MICRO_BATCHES)
-    schedules = choices("schedule", ("1f1b", "interleaved"))
-    for tp, pp, cp, dp in sizes(model, cluster):
-        zeros = choices("zero", (0, 1, 2, 3) if dp * cp > 1 else (0,))
-        stages = choices("stages_per_rank", STAGES_PER_RANK if pp > 1 else (1,))
-        for micro_batch, v in product(micro_sizes, stages):
-            if global_batch % (dp * micro_batch):
+    usual = USUAL | {name: (value,) for name, value in fixed.items() if name in USUAL}
+    for groups in sizes(model, cluster):
+        if any(fixed.get(name, size) != size for name, size in groups.items()):
+            continue
+        for chosen in product(*usual.values()):
+            layout = Layout(**(groups | dict(zip(usual, chosen, strict=True))))
+            v, replicas = layout.stages_per_rank, layout.dp * layout.cp
+            if v > 1 and (layout.pp == 1 or model.layers % (layout.pp * v)):
+                continue  # no pipeline, or stages of unequal size
+            if layout.zero and replicas == 1 and "zero" not in fixed:
+                continue  # one replica divides nothing: the same as ZeRO 0
+            try:
+                check(model, cluster, layout, global_batch)
+            except ValueError:
                 continue
-            # Interleaving needs m divisible by p (Narayanan et al. 2021, section 2.2.2).
-            if v > 1 and (model.layers % (pp * v) or global_batch // (dp * micro_batch) % pp):
-                continue
-            for schedule in schedules:
-                if (schedule == "interleaved") != (v > 1):
-                    continue
-                for zero, recompute in product(zeros, choices("recompute", WORDS["recompute"])):
-                    yield Layout(
-                        dp=dp, tp=tp, pp=pp, cp=cp, zero=zero, micro_batch=micro_batch,
-                        recompute=recompute, schedule=schedule, stages_per_rank=v, **rest,
-                    )  # fmt: skip
+            yield layout
 
 
-def sizes(model: Model, cluster: Cluster) -> Iterator[tuple[int, int, int, int]]:
-    """tp, pp, cp and dp that use all GPUs and suit the model; tp stays within a node."""
+def sizes(model: Model, cluster: Cluster) -> Iterator[dict[str, int]]:
+    """dp, tp, pp and cp that use all GPUs and suit the model; tp stays within a node."""
     for tp in divisors(gcd(model.heads, model.ffn, cluster.gpus)):
         if tp > cluster.gpus_per_node:
             continue
@@ -118,7 +119,8 @@ def sizes(model: Model, cluster: Cluster) -> Iterator[tuple[int, int, int, int]]
                 continue
             for cp in divisors(gcd(cluster.gpus // tp // pp, model.seq)):
                 if cp == 1 or model.seq // cp >= LEAST_SEQUENCE:
-                    yield tp, pp, cp, cluster.gpus // tp // pp // cp
+                    dp = cluster.gpus // tp // pp // cp
+                    yield {"dp": dp, "tp": tp, "pp": pp, "cp": cp}
 
 
 def divisors(number: int) -> list[int]:

@@ -6,8 +6,7 @@ runs that are not timed, because counting takes time.
 
 Each measurement runs in new processes, forked from a server that has imported torch and nothing
 else. So all candidates begin alike, without warm caches or memory that another run has left. ddp
-trains on the ranks of `run_ranks`; single and dp on one such process that has left its group, so
-that it is a process as python starts it.
+trains on the ranks of `run_ranks`; single and dp on one such rank alone.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import contextlib
 import copy
 import datetime
 import itertools
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -56,11 +54,7 @@ EVALUATED = 4096  # rows of the test set: every mode is evaluated
 METERED = 2  # steps with the meters on; the optimizer's state is there from the first one on
 TRACED = 10  # steps with the trace on
 NO_LIMIT = 2**50  # bytes: the meter counts and never refuses
-TORCHRUN = (
-    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
-    *("MASTER_ADDR", "MASTER_PORT"),
-)
-SHARING = ("all_reduce", "reduce_scatter", "all_gather")  # gradients, and sharded parameters
+RING_OPS = ("all_reduce", "reduce_scatter", "all_gather")  # gradients, and sharded parameters
 
 Window = tuple[float, float]  # begin and end, time.monotonic
 
@@ -134,7 +128,7 @@ def compare(
     the progress. Raises ValueError for modes that cannot be compared, RankError if training fails.
     """
     config = workload.config
-    candidates, left_out = plan_of(modes, gpus, batch_size=config.batch_size)
+    candidates, left_out = candidates_of(modes, gpus, batch_size=config.batch_size)
     if repeats < 1:
         raise ValueError(
             f"repeats={repeats}: measure at least one round; 5 rounds give a median and a spread"
@@ -198,7 +192,7 @@ def compare(
     return Comparison(settings, machine, tuple(rows), left_out)
 
 
-def plan_of(
+def candidates_of(
     modes: Sequence[str], gpus: Sequence[int], *, batch_size: int
 ) -> tuple[tuple[Candidate, ...], dict[Candidate, str]]:
     """The candidates to run, with the baseline `single` first; and those left out, with the reason.
@@ -295,18 +289,13 @@ def measure(
     done in a run that is not timed.
     """
     with contextlib.ExitStack() as stack:
-        if candidate.mode in ONE_PROCESS:
-            dist.destroy_process_group()
-            for name in TORCHRUN:
-                os.environ.pop(name, None)
-            real = torch.cuda.device_count()
-            if candidate.mode == "dp" and real < candidate.gpus:
-                backing = "cuda:0" if real else "cpu"
-                stack.enter_context(virtual_gpus(candidate.gpus, backing=backing))
+        real = torch.cuda.device_count()
+        if candidate.mode == "dp" and real < candidate.gpus:
+            backing = "cuda:0" if real else "cpu"
+            stack.enter_context(virtual_gpus(candidate.gpus, backing=backing))
         peak = None
         if meters and candidate.mode != "dp":
-            rank = dist.get_rank() if dist.is_initialized() else 0
-            peak = stack.enter_context(limited_memory(NO_LIMIT, rank=rank))
+            peak = stack.enter_context(limited_memory(NO_LIMIT, rank=dist.get_rank()))
         watch = Stopwatch(workload.train, steps=steps, warmup=warmup)
         trainer = Trainer(
             copy.deepcopy(workload.model),  # type: ignore[arg-type]  # made by compare
@@ -451,7 +440,7 @@ def all_reduce_share(trace: Trace, windows: Sequence[Window]) -> float:
         under_way = [
             (max(call.time, begin), min(call.completed or call.end or end, end))
             for call in trace.collectives(rank)
-            if call.op in SHARING
+            if call.op in RING_OPS
         ]
         shares.append(length_of_union(under_way) / (end - begin))
     return fmean(shares)
@@ -474,7 +463,7 @@ def bytes_between_ranks(trace: Trace, window: Window, *, steps: int) -> int:
     rank 0's part of the trace, in the window of rank 0 that holds `steps` steps.
     """
     part = trace.since(window[0], until=window[1])
-    sharing = (call for call in part.collectives(0) if call.op in SHARING)
+    sharing = (call for call in part.collectives(0) if call.op in RING_OPS)
     collectives = [call for call in sharing if "int" not in str(call.dtype)]
     shared = sum(len(call.members) * ring_bytes(call) for call in collectives)
     messages = sum(call.bytes for call in part.messages() if call.op == "send")

@@ -48,6 +48,7 @@ class Layout:
 
     `micro_batch` counts the sequences of one forward on one replica, `zero` is ZeRO's stage, and
     `stages_per_rank` is 2 or more with the interleaved schedule. WORDS has the values of the rest.
+    Raises ValueError for a value that no layout has.
     """
 
     dp: int = 1
@@ -62,6 +63,15 @@ class Layout:
     attention: str = "auto"  # standard for GPT with full recomputation, else flash
     precision: str = "bf16"
 
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            allowed = (0, 1, 2, 3) if name == "zero" else WORDS.get(name)
+            if allowed is None and value < 1:
+                raise ValueError(f"{name}={value}: at least 1")
+            if allowed is not None and value not in allowed:
+                choices = ", ".join(map(str, allowed))
+                raise ValueError(f"{name}={value}: choose one of {choices}")
+
     @property
     def gpus(self) -> int:
         return self.dp * self.tp * self.pp * self.cp
@@ -73,7 +83,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Part:
+class StepPart:
     """Seconds of a step: all of a part, and what nothing else hides."""
 
     seconds: float
@@ -89,7 +99,7 @@ class Plan:
     layout: Layout
     global_batch: int
     memory: dict[str, float] = field(repr=False)  # bytes by use, of the GPU that holds most
-    parts: dict[str, Part] = field(repr=False)  # exposed seconds add up to the step
+    parts: dict[str, StepPart] = field(repr=False)  # exposed seconds add up to the step
 
     @property
     def step_seconds(self) -> float:
@@ -171,15 +181,8 @@ def plan(model: Model, cluster: Cluster, layout: Layout, *, global_batch: int) -
 
 
 def check(model: Model, cluster: Cluster, layout: Layout, global_batch: int) -> None:
-    """Raise ValueError for what is not possible."""
+    """Raise ValueError for a layout that does not suit the model, the cluster or the batch."""
     dp, tp, pp, cp = layout.dp, layout.tp, layout.pp, layout.cp
-    known: dict[str, tuple[Any, ...]] = {**WORDS, "zero": (0, 1, 2, 3)}
-    for name, value in vars(layout).items():
-        if name not in known and value < 1:
-            raise ValueError(f"{name}={value}: at least 1")
-        if name in known and value not in known[name]:
-            choices = ", ".join(map(str, known[name]))
-            raise ValueError(f"{name}={value}: choose one of {choices}")
     if layout.gpus != cluster.gpus:
         raise ValueError(
             f"dp {dp} · tp {tp} · pp {pp} · cp {cp} is {layout.gpus} GPUs, not {cluster.gpus}: "
@@ -286,7 +289,7 @@ def memory_by_use(model: Model, layout: Layout, micro_batches: int) -> dict[str,
 
 def seconds_by_part(
     model: Model, cluster: Cluster, layout: Layout, micro_batches: int
-) -> dict[str, Part]:
+) -> dict[str, StepPart]:
     """The parts of a step, in the order in which the command shows them."""
     dp, tp, pp, cp = layout.dp, layout.tp, layout.pp, layout.cp
     width = 4 if layout.precision == "fp32" else 2  # bytes of a number
@@ -316,7 +319,7 @@ def seconds_by_part(
     passed = cluster.collective_seconds(cp, cp * key_values, stride=tp)
     scores = tokens * 4 * model.seq * model.hidden / tp / rate
     passes = micro_batches * layers * (3 + again)
-    context = Part(passes * passed, passes * max(0.0, passed - scores))
+    context = StepPart(passes * passed, passes * max(0.0, passed - scores))
 
     # Pipeline: the bubble, and messages between stages, of which each tp rank sends a part
     # (Narayanan et al. 2021, section 4.1).
@@ -332,26 +335,26 @@ def seconds_by_part(
     weights = stage_weights(model, layout)
     gather = cluster.collective_seconds(dp * cp, weights * width, stride=tp)
     if layout.zero == 0:  # all-reduce during the last micro-batch's backward
-        data = Part(2 * gather, max(0.0, 2 * gather - backward))
+        data = StepPart(2 * gather, max(0.0, 2 * gather - backward))
     elif layout.zero == 1:  # weights are gathered when the optimizer has ended
-        data = Part(2 * gather, max(0.0, gather - backward) + gather)
+        data = StepPart(2 * gather, max(0.0, gather - backward) + gather)
     elif layout.zero == 2:  # gradients leave in every micro-batch
         late = micro_batches * max(0.0, gather - backward)
-        data = Part((micro_batches + 1) * gather, late + gather)
+        data = StepPart((micro_batches + 1) * gather, late + gather)
     else:  # weights come twice in every micro-batch, and gradients leave
         late = max(0.0, gather - forward) + max(0.0, 2 * gather - backward)
-        data = Part(3 * micro_batches * gather, micro_batches * late)
+        data = StepPart(3 * micro_batches * gather, micro_batches * late)
 
     owned = weights / (dp * cp if layout.zero else 1)
     optimizer = owned * OPTIMIZER_BYTES / cluster.bytes_per_second
     return {
-        "compute": Part(compute, compute),
-        "tensor": Part(tensor, tensor),
+        "compute": StepPart(compute, compute),
+        "tensor": StepPart(tensor, tensor),
         "context": context,
-        "pipeline bubble": Part(waiting, waiting),
-        "pipeline messages": Part(sending, sending),
+        "pipeline bubble": StepPart(waiting, waiting),
+        "pipeline messages": StepPart(sending, sending),
         "data": data,
-        "optimizer": Part(optimizer, optimizer),
+        "optimizer": StepPart(optimizer, optimizer),
     }
 
 

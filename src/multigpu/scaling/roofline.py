@@ -1,4 +1,4 @@
-"""Predicts the seconds of a step from what its operations must do, and from what a machine can do.
+"""Predicts the seconds of a step from what its operations must do, and times calls.
 
     here = Roofline.measure()                    # FLOP/s of a matrix product, bytes/s of memory
     done = operations(lambda: loss_fn(model(rows), targets).backward())

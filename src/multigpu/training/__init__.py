@@ -26,7 +26,7 @@ __all__ = ["History", "TrainConfig", "Trainer", "cut", "cut_points", "prepare"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is asked for: a program that wants a model needs no pandas."""
+    """Import a name when it is asked for: `cut` needs torch.fx and fake tensors, which are slow."""
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{HOMES[name]}"), name)

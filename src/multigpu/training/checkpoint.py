@@ -6,8 +6,8 @@
 
 A run resumes from `latest.pt`; `best.pt` had the best evaluation. Rank 0 writes into another file,
 which then takes the name: `os.replace` is atomic, so a reader finds the old checkpoint or the new
-one, whenever the writer is killed. Without this package's help, `torch.load("latest.pt")["model"]`
-is a state dict.
+one, whenever the writer is killed. `Trainer._state` makes the state. Without this package's help,
+`torch.load("latest.pt")["model"]` is a state dict.
 
 A run that resumes on the same ranks and devices ends with the same weights as one that was never
 stopped, unless DataLoader workers transform rows at random. On another number of ranks or GPUs the
@@ -23,9 +23,9 @@ import shutil
 import socket
 import uuid
 import warnings
+import zipfile
 from collections.abc import Mapping
 from datetime import datetime
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ import torch
 from filelock import FileLock, Timeout
 from torch.utils._pytree import tree_leaves
 
+from multigpu.data.replacing import replace_file
 from multigpu.training.distributed import (
     Launch,
     all_gather_object,
@@ -40,11 +41,12 @@ from multigpu.training.distributed import (
     main_rank_does,
 )
 
-FORMAT = "multigpu checkpoint 3"  # 3: it ends with a digest
-DIGEST = 32  # bytes of a SHA-256
+FORMAT = "multigpu checkpoint 3"
 NAMES = ("latest.pt", "best.pt", "latest", "best")
 LEFTOVERS = ".*.partial"  # what a killed writer leaves in the folder
-SHARES = ".shares-*"  # folders of sharded checkpoints; `latest` and `best` are links to them
+# Folders of sharded checkpoints; `latest` and `best` are links to them. The name on disk is an old
+# one: with another, those that earlier versions have written would never be removed.
+SHARDS = ".shares-*"
 LOCK = ".multigpu.lock"  # stays in the folder: removing it would let two processes lock two files
 WAIT = 8.0  # seconds for a lock: DataLoader workers of a run that was killed end within five
 
@@ -169,16 +171,16 @@ class Checkpoints:
         self._sweep()
 
     def _sweep(self) -> None:
-        """Remove the files of killed writers, and shares without a link to them."""
+        """Remove the files of killed writers, and shards without a link to them."""
         for leftover in self.folder.glob(LEFTOVERS):
             leftover.unlink(missing_ok=True)
         for old in self._by_step()[: -self.keep_last] if self.keep_last else ():
             old.unlink()
         links = [self.folder / "latest", self.folder / "best", *self._by_step()]
         used = {link.resolve().name for link in links}
-        for shares in self.folder.glob(SHARES):
-            if shares.name not in used:
-                shutil.rmtree(shares, ignore_errors=True)
+        for shards in self.folder.glob(SHARDS):
+            if shards.name not in used:
+                shutil.rmtree(shards, ignore_errors=True)
 
     def _by_step(self) -> list[Path]:
         """The checkpoints that are kept under their steps, the oldest first."""
@@ -231,20 +233,21 @@ def parsed(content: bytes, path: Path) -> dict[str, Any]:
         f"{path} ({len(content):,} bytes) is broken or is not a checkpoint. {way_out}"
     )
     try:
+        # A file of torch is a zip archive with a CRC of each tensor, which torch.load ignores.
+        damaged = zipfile.ZipFile(io.BytesIO(content)).testzip()
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as problem:  # whatever the bytes lead it to
         raise broken from problem
+    if damaged is not None:
+        raise broken
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise CheckpointError(f"{path} was not written by this version of the Trainer. {way_out}")
-    if sha256(content[:-DIGEST]).digest() != content[-DIGEST:]:  # torch.load verifies nothing
-        raise broken
     return state
 
 
 def packed(state: dict[str, Any]) -> memoryview:
     """The bytes of a file that `parsed` reads, and torch.load.
 
-    A file of torch is a zip archive; its comment, which comes last, is the digest of all else.
     Raises TypeError for what could be saved but not loaded again with `weights_only=True`.
     """
     memory = io.BytesIO()  # torch.save into a file hides a full disk behind an error of its own
@@ -259,9 +262,6 @@ def packed(state: dict[str, Any]) -> memoryview:
             "numbers, strings, lists, tuples and dicts. Convert them first, for example with "
             "float(...)."
         )
-    memory.seek(-2, io.SEEK_END)
-    memory.write(DIGEST.to_bytes(2, "little"))  # the length of the comment: it was 0
-    memory.write(sha256(memory.getbuffer()).digest())
     return memory.getbuffer()
 
 
@@ -311,25 +311,3 @@ def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     tensor = tensor.detach().cpu()
     is_view = tensor.layout is torch.strided and tensor.untyped_storage().nbytes() > tensor.nbytes
     return tensor.clone() if is_view else tensor  # a view would be saved with all behind it
-
-
-def replace_file(path: Path, content: bytes | memoryview) -> None:
-    """Write `content` to `path` so that at every moment either the old file or the new one exists.
-
-    Raises OSError; then the old file still exists, and nothing else is left.
-    """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())  # else the name may reach the disk before the content
-        os.replace(partial, path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the name, too
-    finally:
-        os.close(folder)

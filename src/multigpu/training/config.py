@@ -1,4 +1,8 @@
-"""The settings of a training run, one frozen dataclass for every mode, and the modes."""
+"""The settings of a training run, one frozen dataclass for every mode, and the modes.
+
+`auto` becomes ddp in a process group or under torchrun, dp where one process sees several GPUs, and
+single elsewhere (`resolve_mode`).
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from multigpu.ranks.errors import counted
+
 if TYPE_CHECKING:
     from multigpu.training.distributed import Launch
 
-MODES = {  # each mode's module and class
+# Each mode's module and class, in words: FSDP and pipelining are imported only where they are used.
+MODES = {
     "single": "single:Single",
     "dp": "dp:DataParallel",
     "ddp": "ddp:Distributed",
@@ -234,7 +241,7 @@ def refuse_batch(config: TrainConfig, *, ranks: int, rows: int) -> None:
         below, above = size // unit * unit, (size // unit + 1) * unit
         near = f"{below} or {above}" if below else f"{above}"
         parts = f" × accumulation_steps={config.accumulation_steps}"
-        divisor = f"{ranks} rank{'s'[: ranks > 1]}{parts if config.accumulation_steps > 1 else ''}"
+        divisor = f"{counted(ranks, 'rank')}{parts if config.accumulation_steps > 1 else ''}"
         raise ValueError(
             f"batch_size={size} counts the rows of all ranks together and is not "
             f"divisible by {divisor}. The nearest sizes that are: {near}."

@@ -9,6 +9,7 @@ from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from multigpu.data.feeds import Batch
+from multigpu.ranks.errors import counted
 from multigpu.training.config import TrainConfig
 from multigpu.training.distributed import Launch, join_group, take_from_main_rank
 from multigpu.training.strategy import LossFn, Sample, StepLoss, Strategy, call
@@ -42,7 +43,7 @@ class Distributed(Strategy):
         )
 
     def forward_backward(self, parts: Sequence[Batch], loss_fn: LossFn) -> StepLoss:
-        step = StepLoss(copies=self.world_size)
+        step = StepLoss(averaged_over=self.world_size)
         for number, part in enumerate(parts, start=1):
             # Gradients travel with the last part; until then each rank adds up its own.
             with contextlib.nullcontext() if number == len(parts) else self.wrapped.no_sync():
@@ -71,5 +72,4 @@ class Distributed(Strategy):
         take_from_main_rank(self.plain.buffers(), device=self.device)
 
     def where(self) -> str:
-        count = self.launch.world_size
-        return f"{count} rank{'s'[: count > 1]} ({self.backend})"
+        return f"{counted(self.launch.world_size, 'rank')} ({self.backend})"

@@ -8,6 +8,7 @@ from torch import nn
 
 from multigpu.data.feeds import Batch
 from multigpu.devices import current_machine, gpus
+from multigpu.ranks.errors import counted
 from multigpu.training.config import TrainConfig
 from multigpu.training.distributed import Launch
 from multigpu.training.strategy import (
@@ -29,7 +30,7 @@ class DataParallel(Strategy):
 
     def __init__(self, config: TrainConfig, launch: Launch) -> None:
         super().__init__(config, launch)
-        if launch.is_distributed:
+        if launch.world_size > 1:
             raise ValueError(
                 f"mode='dp' in a process of {launch.started_by}: DataParallel uses one process for "
                 "several GPUs. Start it with python, or use mode='ddp'."
@@ -75,6 +76,5 @@ class DataParallel(Strategy):
         return self.model
 
     def where(self) -> str:
-        machine = current_machine()
-        virtual = "virtual " if machine.is_virtual else ""
-        return f"{len(self.devices)} {virtual}GPU{'s'[: len(self.devices) > 1]} of one process"
+        kind = "virtual GPU" if current_machine().is_virtual else "GPU"
+        return f"{counted(len(self.devices), kind)} of one process"

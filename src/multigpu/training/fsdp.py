@@ -56,7 +56,10 @@ END_OF_FORWARD, DIFFERS = "the end of forward", "what differs from time to time"
 
 
 class Sharded(Distributed):
-    """Each rank computes its share of the batch and keeps its shard of the model."""
+    """Each rank computes its share of the batch and keeps its shard of the model.
+
+    The parameters become DTensors, so `Strategy.clip` finds the norm over the shards of all ranks.
+    """
 
     reshard: ClassVar[bool]  # give gathered weights up after forward?
 
@@ -115,7 +118,7 @@ class Sharded(Distributed):
         )
 
     def forward_backward(self, parts: Sequence[Batch], loss_fn: LossFn) -> StepLoss:
-        step = StepLoss(copies=self.world_size)
+        step = StepLoss(averaged_over=self.world_size)
         take_from_main_rank(self.plain.buffers(), device=self.device)  # as DDP before forward
         # A forward gathers weights, so each rank runs as many as the others.
         fillers = [filler(parts[0])] * (self.config.accumulation_steps - len(parts))
@@ -144,21 +147,21 @@ class Sharded(Distributed):
 
     def before_evaluation(self) -> None:
         super().before_evaluation()
-        self.give_up()
+        self.reshard_all()
 
-    def give_up(self) -> None:
+    def reshard_all(self) -> None:
         """Free the gathered weights: after an evaluation zero2 still has all of them."""
         for module in self.plain.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
 
     def model_state(self, *, whole: bool = True) -> dict[str, Any]:
-        self.give_up()
+        self.reshard_all()
         state = self.plain.state_dict()
         return gathered(state) if whole else state
 
     def load_model_state(self, state: dict[str, Any]) -> None:
-        self.give_up()
+        self.reshard_all()
         there = self.plain.state_dict()
         self.plain.load_state_dict(
             {name: divided_as(there.get(name), value) for name, value in state.items()}
@@ -390,7 +393,7 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
 def filler(part: Batch) -> Batch:
     """A part with one row of weight 0. Only BatchNorm's statistics count the row again."""
     inputs, targets = tree_map(
-        lambda value: value[:1] if isinstance(value, Tensor) else value,
+        lambda value: value[:1] if isinstance(value, Tensor) and value.dim() else value,
         (part.inputs, part.targets),
     )
     return replace(part, inputs=inputs, targets=targets, rows=0)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from multigpu.data.replacing import replace_file
 from multigpu.devices.monitor import snapshot
-from multigpu.training.checkpoint import replace_file
 from multigpu.training.distributed import from_main_rank
 
 if TYPE_CHECKING:

@@ -92,7 +92,7 @@ class ModelGraph:
 
 
 @dataclass(frozen=True)
-class Program:
+class TracedModel:
     """A model in both of its modes, and where it can be cut."""
 
     training: ModelGraph
@@ -107,7 +107,7 @@ class Uncuttable(ValueError):
         super().__init__(f"the model cannot be cut: {why}")
 
 
-def trace_both(model: nn.Module, inputs: tuple[Any, ...]) -> Program:
+def trace_both(model: nn.Module, inputs: tuple[Any, ...]) -> TracedModel:
     """The steps of `model(*inputs)` in training and in evaluation; the model is not changed.
 
     Raises ValueError if forward branches on the numbers in a tensor or at random, or uses tensors
@@ -129,7 +129,7 @@ def trace_both(model: nn.Module, inputs: tuple[Any, ...]) -> Program:
             "arithmetic (torch.where), or write the stages by hand."
         )
     training, evaluation = graphs
-    return Program(training, evaluation, common_places(training, evaluation))
+    return TracedModel(training, evaluation, common_places(training, evaluation))
 
 
 class ShapeTracer(fx.Tracer):

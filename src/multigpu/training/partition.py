@@ -7,6 +7,9 @@
 
 model_graph.py traces the model's calls as a torch.fx graph. Here the graph is timed in pieces, and
 a dynamic program chooses the cuts between them. stage.py has the resulting stages.
+
+A *step* is one call, a *place* is a step before which the model can be cut, a *piece* is the steps
+from one place to the next, and a *stage* is one or more pieces.
 """
 
 from __future__ import annotations
@@ -29,9 +32,9 @@ from torch.utils._pytree import tree_map
 
 from multigpu.pictures import Table
 from multigpu.pictures.units import human_bytes, human_seconds
-from multigpu.training.config import CHOICES, check_choice
+from multigpu.training.config import CHOICES, check_choice, check_whole
 from multigpu.training.model_graph import (
-    Program,
+    TracedModel,
     storage_of,
     tensors_in,
     trace_both,
@@ -63,6 +66,7 @@ def cut(
       all micro-batches in flight.
     * `micro_batches` (as many as stages by default) and `schedule` ("1f1b", the default, or
       "gpipe") decide how many are in flight.
+    * `stages_per_rank`: 2 or more with the interleaved schedule, whose bubble is smaller.
 
     Raises ValueError if the model cannot be cut, and says at which operation.
     """
@@ -71,6 +75,7 @@ def cut(
 
 def cut_points(model: nn.Module, sample: Any, *, repeats: int = 4, device: Any = None) -> CutPoints:
     """Measure once, then cut as often as you like: `cut_points(model, sample).cut(4)`."""
+    check_whole("repeats", repeats, at_least=1)
     inputs = sample if isinstance(sample, tuple) else (sample,)
     tensors = tensors_in(inputs)
     if not tensors:
@@ -110,6 +115,7 @@ class Setting:
     memory: int | None = None
     micro_batches: int | None = None
     schedule: str = "1f1b"
+    stages_per_rank: int = 1  # stage i is on rank i % ranks
     optimizer_state: float = 2.0
 
     def __post_init__(self) -> None:
@@ -182,7 +188,7 @@ class CutPoints:
     """The places where a model can be cut, with the measured cost of each piece in between."""
 
     model: nn.Module
-    program: Program
+    program: TracedModel
     seconds: Sequence[Seconds]  # of each piece: the steps between two places
     rows: int  # of the micro-batch that was measured
 
@@ -292,6 +298,10 @@ class Stages:
         return len(self.modules)
 
     @property
+    def num_ranks(self) -> int:
+        return -(-len(self) // self.setting.stages_per_rank)
+
+    @property
     def tied(self) -> list[tuple[str, tuple[int, ...]]]:
         """Parameters that several stages use, by their first name, with the stages' numbers.
 
@@ -304,18 +314,27 @@ class Stages:
         named = self.points.model.named_parameters()
         return [(name, tuple(users[one])) for name, one in named if len(users.get(one, ())) > 1]
 
-    def predicted_step(self, num_microbatches: int, schedule: str = "1f1b") -> float:
-        """Seconds of a step: one micro-batch through all stages, then the slowest decides."""
-        if schedule == "gpipe":  # all forward passes, then all backward passes
+    def predicted_step(self, num_microbatches: int, schedule: str | None = None) -> float:
+        """Seconds of a step: the slowest rank decides, after the ranks before it have begun.
+
+        `schedule`: by default the one that the model was cut for.
+        """
+        if (schedule or self.setting.schedule) == "gpipe":  # all forwards, then all backwards
             parts = [[cost.forward for cost in self.costs], [cost.backward for cost in self.costs]]
         else:
             parts = [[cost.seconds for cost in self.costs]]
-        return sum(sum(part) + (num_microbatches - 1) * max(part) for part in parts)
+        total = 0.0
+        for part in parts:
+            ranks = [sum(part[rank :: self.num_ranks]) for rank in range(self.num_ranks)]
+            # A rank begins when one stage of each rank before it has ended, not all of them.
+            waiting = (sum(ranks) - max(ranks)) / self.setting.stages_per_rank
+            total += num_microbatches * max(ranks) + waiting
+        return total
 
-    def bubble(self, num_microbatches: int, schedule: str = "1f1b") -> float:
-        """The share of a step in which a stage waits, on average."""
+    def bubble(self, num_microbatches: int, schedule: str | None = None) -> float:
+        """The share of a step in which a rank waits, on average."""
         busy = num_microbatches * sum(cost.seconds for cost in self.costs)
-        return 1 - busy / (len(self) * self.predicted_step(num_microbatches, schedule))
+        return 1 - busy / (self.num_ranks * self.predicted_step(num_microbatches, schedule))
 
     def table(self) -> Table:
         """A line per stage, and the predicted bubble.
@@ -336,10 +355,11 @@ class Stages:
             )
             for number, cost in enumerate(self.costs)
         ]
-        count = self.setting.count
+        count, each = self.setting.count, self.setting.stages_per_rank
+        waits = "a stage" if each == 1 else f"a rank with {each} of the stages"
         title = (
             f"{len(self)} stages for micro-batches of {self.points.rows} rows; with {count} of "
-            f"them a stage is predicted to wait {self.bubble(count):.0%} of a step"
+            f"them {waits} is predicted to wait {self.bubble(count):.0%} of a step"
         )
         return Table(title, COLUMNS, tuple(lines), frozenset(COLUMNS) - {"modules"})
 
@@ -447,7 +467,7 @@ ENOUGH_SECONDS = 4.0  # after which no new sweep begins
 
 def measure(
     model: nn.Module,
-    program: Program,
+    program: TracedModel,
     inputs: tuple[Any, ...],
     *,
     device: torch.device,

@@ -30,9 +30,11 @@ from torch.distributed.pipelining import (
 from torch.utils._pytree import tree_leaves, tree_map
 
 from multigpu.data.feeds import Batch, rows_of
+from multigpu.data.replacing import replace_file
+from multigpu.ranks.errors import counted
 from multigpu.ranks.recorder import Current
 from multigpu.ranks.stage_spans import WatchedStage
-from multigpu.training.checkpoint import CheckpointError, replace_file
+from multigpu.training.checkpoint import CheckpointError
 from multigpu.training.config import TrainConfig
 from multigpu.training.distributed import (
     Launch,
@@ -115,7 +117,8 @@ class Pipeline(Strategy):
         self.training = self._schedule(loss_fn=self._loss)
         self.evaluation = self._schedule(loss_fn=None)
         self.model = CallsFunction(self.plain, self._outputs)
-        self.kept = False  # whether the plan is written down
+        # Not written yet: the folder is locked, and perhaps cleared, only when training begins.
+        self.plan_is_written = False
         self.of_sums: bool | None = None  # whether loss_fn returns sums and weights
 
     def _plan_alike(self, model: nn.Module, sample: tuple[Tensor, ...]) -> PartitionPlan:
@@ -130,6 +133,7 @@ class Pipeline(Strategy):
         setting: dict[str, Any] = {
             "micro_batches": config.micro_batches,
             "schedule": "gpipe" if config.pipeline_schedule == "gpipe" else "1f1b",
+            "stages_per_rank": config.stages_per_rank,
             "balance": config.balance,
             "memory": None if config.stage_memory is None else round(config.stage_memory * 1e6),
             "optimizer_state": OPTIMIZER_STATE[config.optimizer],
@@ -141,7 +145,7 @@ class Pipeline(Strategy):
             plan = self._written_plan()
             if plan is None or plan.asked != asked:
                 stages = cut(model, sample, self.num_stages, device=self.device, **setting)
-                bubble = stages.bubble(config.micro_batches, setting["schedule"])
+                bubble = stages.bubble(config.micro_batches)
                 plan = PartitionPlan(list(stages.places), bubble, str(stages), asked)
             plans.append(plan)
 
@@ -165,13 +169,13 @@ class Pipeline(Strategy):
         count them again. The dtype depends on autocast.
         """
         gpus = [self.device] if self.device.type == "cuda" else []
-        flows = [described(inputs, "meta")]
+        flows = [zeros_on(inputs, "meta")]
         with torch.random.fork_rng(devices=gpus), modes_kept(self.plain), torch.enable_grad():
             self.plain.eval()
             for number in range(self.num_stages):
                 box: list[Any] = [None]
                 if number in self.parts:
-                    given = inputs if number == 0 else described(flows[-1], self.device)
+                    given = inputs if number == 0 else zeros_on(flows[-1], self.device)
                     with self.autocast():
                         outputs = self.parts[number](*given)
                     outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
@@ -182,7 +186,7 @@ class Pipeline(Strategy):
                                 f"{type(each).__name__}: its output must be a tensor or a tuple "
                                 "of tensors"
                             )
-                    box[0] = described(outputs, "meta")
+                    box[0] = zeros_on(outputs, "meta")
                 dist.broadcast_object_list(box, src=number % self.ranks)
                 flows.append(box[0])
         return flows
@@ -230,13 +234,13 @@ class Pipeline(Strategy):
         self.complete_gradients(step)
         return step
 
-    def _loss(self, outputs: Any, places: Tensor) -> Tensor:
+    def _loss(self, outputs: Any, row_numbers: Tensor) -> Tensor:
         """One micro-batch's share of the mean over the global batch.
 
-        The schedule passes on its targets, which are the places of the rows in the batch.
+        The schedule passes on its targets, which here are the numbers of the rows in the batch.
         """
         rows, global_rows, targets, loss_fn, step = self.computed
-        begin = int(places[0])
+        begin = int(row_numbers[0])
         count = min(self.size, rows - begin)
         if count <= 0:  # only padding
             return 0 * torch.stack([leaf.sum() for leaf in tree_leaves(outputs)]).sum()
@@ -287,11 +291,11 @@ class Pipeline(Strategy):
 
     def before_evaluation(self) -> None:
         """Also called before a checkpoint is written: the places of the cuts belong to it."""
-        if self.plan is not None and self.config.folder is not None and not self.kept:
+        if self.plan is not None and self.config.folder is not None and not self.plan_is_written:
             path = Path(self.config.folder) / FILE
             content = json.dumps(self.plan._asdict(), indent=1).encode()
             main_rank_does(lambda: replace_file(path, content), error=CheckpointError)
-            self.kept = True
+            self.plan_is_written = True
 
     @property
     def evaluation_model(self) -> nn.Module:
@@ -299,8 +303,8 @@ class Pipeline(Strategy):
         return self.model
 
     def where(self) -> str:
-        ranks = f"{self.ranks} rank{'s'[: self.ranks > 1]} ({self.backend})"
-        return f"{ranks}, {self.num_stages} stage{'s'[: self.num_stages > 1]}, {self.schedule}"
+        ranks, stages = counted(self.ranks, "rank"), counted(self.num_stages, "stage")
+        return f"{ranks} ({self.backend}), {stages}, {self.schedule}"
 
     # Which rank has what of the model. Each stage that uses a weight has a copy, and each copy gets
     # the gradient of its own use. Their sum over the ranks that have one is the gradient that the
@@ -445,7 +449,7 @@ def as_arguments(inputs: Any) -> tuple[Any, ...]:
     return tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
 
 
-def described(tensors: Sequence[Tensor], device: Any) -> tuple[Tensor, ...]:
+def zeros_on(tensors: Sequence[Tensor], device: Any) -> tuple[Tensor, ...]:
     """Zeros of the same shapes and dtypes on another device, contiguous."""
     return tuple(
         torch.zeros(each.shape, dtype=each.dtype, device=device).requires_grad_(each.requires_grad)

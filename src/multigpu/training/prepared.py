@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from multigpu.data.feeds import Batch, rows_of
-from multigpu.training.checkpoint import CheckpointError, packed, read, replace_file
+from multigpu.data.replacing import replace_file
+from multigpu.training.checkpoint import CheckpointError, packed, read
 from multigpu.training.config import TrainConfig
 from multigpu.training.distributed import main_rank_does
 from multigpu.training.strategy import LossFn, Strategy
@@ -71,7 +72,6 @@ class Prepared:
         """
         rows = rows_of(targets)
         batch = Batch(inputs, targets, rows, global_rows or rows * self.world_size)
-        self.strategy.plain.train()
         parts = batch.parts(self.strategy.config.accumulation_steps)
         return self.strategy.forward_backward(parts, loss_fn).mean
 
@@ -103,11 +103,15 @@ class Prepared:
 def prepare(model: nn.Module, config: TrainConfig, *, example: tuple[Any, Any]) -> Prepared:
     """Place and wrap `model` as the Trainer does in this mode; under torchrun every rank calls it.
 
-    `example` is a batch (inputs, targets) of a rank's usual size; the pipeline measures with it
-    where to cut. Raises ValueError for settings that cannot work here.
+    The model is put into training mode once, here: then the loop may put a frozen part into
+    evaluation mode, and after an evaluation it calls `run.model.train()` again. `example` is a
+    batch (inputs, targets) of a rank's usual size; the pipeline measures with it where to cut.
+
+    Raises ValueError for settings that cannot work here.
     """
     strategy = choose_strategy(model, config)
     rows = rows_of(example[1])
     batch = Batch(*example, rows, rows * strategy.world_size)
     strategy.prepare(model, sample=lambda: batch)
+    strategy.plain.train()
     return Prepared(strategy)

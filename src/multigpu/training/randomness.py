@@ -60,7 +60,8 @@ def restore(state: dict[str, Any], *, devices: Iterable[torch.device] = ()) -> N
 
 @contextlib.contextmanager
 def random_numbers_kept(device: torch.device) -> Iterator[None]:
-    """Restore the random numbers after the block: a DataLoader draws one whenever it begins."""
+    """Restore the random numbers after the block, in which a user's code may draw some: a data set,
+    a model or a metric. (Feeds draw from generators of their own.)"""
     before = collect([device])
     try:
         yield

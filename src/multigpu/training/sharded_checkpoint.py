@@ -29,13 +29,13 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
+from multigpu.data.replacing import replace_file
 from multigpu.training.checkpoint import (
-    SHARES,
+    SHARDS,
     CheckpointError,
     Checkpoints,
     packed,
     read,
-    replace_file,
 )
 from multigpu.training.distributed import (
     all_gather_object,
@@ -66,23 +66,23 @@ class ShardedCheckpoints(Checkpoints):
         numbers = {k: rest for k, (_, rest) in each.items()}
         optimizer = {**state["optimizer"], "state": numbers}
         rest = {**state, "model": rest_of_model, "optimizer": optimizer}
-        shares = self.folder / from_main_rank(SHARES.replace("*", uuid.uuid4().hex))
+        shards = self.folder / from_main_rank(SHARDS.replace("*", uuid.uuid4().hex))
         try:
             with quiet_without_group():
-                save(tensors, checkpoint_id=shares, no_dist=not in_a_group())
+                save(tensors, checkpoint_id=shards, no_dist=not in_a_group())
         except (CheckpointException, OSError) as problem:
             if self.launch.is_main:
-                shutil.rmtree(shares, ignore_errors=True)
+                shutil.rmtree(shards, ignore_errors=True)
             raise CheckpointError(
                 f"cannot write into {self.folder}: {reason(problem)}. Free some space or give "
                 "another folder; earlier checkpoints there are still complete."
             ) from problem
         mine = [INDEX] if self.launch.is_main else []
-        mine += [file.name for file in shares.glob(f"__{self.launch.rank}_*")]
-        written = all_gather_object({name: digest(shares / name) for name in mine})
+        mine += [file.name for file in shards.glob(f"__{self.launch.rank}_*")]
+        written = all_gather_object({name: digest(shards / name) for name in mine})
         rest["digests"] = {name: found for each in written for name, found in each.items()}
         names = self._names(state, best=best)
-        main_rank_does(lambda: self._finish(rest, shares, names), error=CheckpointError)
+        main_rank_does(lambda: self._finish(rest, shards, names), error=CheckpointError)
 
     def load(self, name: str = "latest") -> dict[str, Any] | None:
         """The saved state, with this rank's shard of sharded tensors; None if there is none.
@@ -142,15 +142,15 @@ class ShardedCheckpoints(Checkpoints):
                     f"{path} is broken or has another version. To begin again, remove {folder}."
                 )
 
-    def _finish(self, rest: dict[str, Any], shares: Path, names: list[str]) -> None:
+    def _finish(self, rest: dict[str, Any], shards: Path, names: list[str]) -> None:
         """Rank 0: what is not divided, and then the links."""
-        content = packed({**rest, "saved": shares.name})
+        content = packed({**rest, "saved": shards.name})
         try:
-            replace_file(shares / RUN, content)
+            replace_file(shards / RUN, content)
             for name in names:
                 link = self.folder / f".{name}.{os.getpid()}.partial"
                 link.unlink(missing_ok=True)
-                link.symlink_to(shares.name, target_is_directory=True)
+                link.symlink_to(shards.name, target_is_directory=True)
                 os.replace(link, self.path(name))
                 (self.folder / f"{name}.pt").unlink(missing_ok=True)  # of the time before
             self._sweep()

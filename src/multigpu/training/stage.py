@@ -15,8 +15,8 @@ from torch.fx.node import map_aggregate, map_arg
 
 from multigpu.training.model_graph import (
     ModelGraph,
-    Program,
     StageDevice,
+    TracedModel,
     Uncuttable,
     memory_order,
     tensors_in,
@@ -25,7 +25,7 @@ from multigpu.training.model_graph import (
 from multigpu.training.strategy import modes_kept
 
 
-def chain_of(model: nn.Module, program: Program, places: Sequence[int]) -> list[nn.Module]:
+def chain_of(model: nn.Module, program: TracedModel, places: Sequence[int]) -> list[nn.Module]:
     """A stage for each pair of neighboring `places`.
 
     The first one also holds the parameters and buffers that forward never uses, because a
@@ -50,7 +50,7 @@ class Stage(nn.Module):
     `state_dict()` has the model's names.
     """
 
-    def __init__(self, model: nn.Module, program: Program, begin: int, end: int) -> None:
+    def __init__(self, model: nn.Module, program: TracedModel, begin: int, end: int) -> None:
         """The steps from `begin` up to `end`, both of `program.places`."""
         super().__init__()
         # With _: a model may have a layer called `graphs`, and it is put here under its name.
@@ -171,8 +171,8 @@ def _subgraph(trace: ModelGraph, begin: int, end: int) -> fx.Graph:
     return graph
 
 
-# Between stages a tensor's dimensions are in their order in memory: copied into another order its
-# numbers would meet dropout's in another order than in the model.
+# Between stages a tensor's dimensions are in their order in memory. In another order its numbers
+# would meet dropout's in another order than in the model, and a later .view() would fail.
 
 
 def handed_on(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
@@ -188,7 +188,7 @@ def received(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
     return tensor.permute([*map(order.index, range(len(order)))])
 
 
-def verify(model: nn.Module, program: Program, inputs: tuple[Any, ...]) -> None:
+def verify(model: nn.Module, program: TracedModel, inputs: tuple[Any, ...]) -> None:
     """Compare the steps with the model, in evaluation: it verifies that nothing was overlooked.
 
     Raises Uncuttable if the results differ.

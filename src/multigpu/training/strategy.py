@@ -78,9 +78,9 @@ class StepLoss:
     the gradients of sums are divided then (`Strategy.complete_gradients`).
     """
 
-    def __init__(self, copies: int = 1) -> None:
-        """`copies`: the divisor of the gradients when they are averaged over ranks."""
-        self.copies = copies
+    def __init__(self, averaged_over: int = 1) -> None:
+        """`averaged_over`: the ranks over which the gradients are averaged later."""
+        self.averaged_over = averaged_over
         self.sum: Tensor | float = 0.0  # of the losses of this rank's rows
         self.weight: Tensor | float = 0.0  # their number, or the weights that loss_fn has returned
         self.of_sums = False
@@ -99,10 +99,10 @@ class StepLoss:
         self.of_sums = isinstance(returned, tuple) and len(returned) == 2
         if self.of_sums:
             loss, weight = map(require_number, (returned[0], torch.as_tensor(returned[1])))
-            share = self.copies if rows else 0.0
+            share = self.averaged_over if rows else 0.0
         else:
             loss = require_number(returned)
-            share = self.copies * rows / global_rows
+            share = self.averaged_over * rows / global_rows
         if rows:  # a filler row counts nothing, whatever its loss is: 0 · NaN would be NaN
             total = loss.detach().double()
             self.sum = self.sum + (total if self.of_sums else total * rows)

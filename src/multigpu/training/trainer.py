@@ -42,7 +42,13 @@ from multigpu.training.checkpoint import (
     shapes_of,
 )
 from multigpu.training.config import MODES, TrainConfig, check_choice, refuse_batch, resolve_mode
-from multigpu.training.distributed import Launch, all_gather_object, main_rank_does, restarted
+from multigpu.training.distributed import (
+    Launch,
+    all_gather_object,
+    from_main_rank,
+    main_rank_does,
+    restarted,
+)
 from multigpu.training.evaluate import MetricChoice, Metrics, evaluate
 from multigpu.training.history import EarlyStopping, History, ProgressBar, gpu_figures
 from multigpu.training.optimizer import (
@@ -59,6 +65,7 @@ from multigpu.training.strategy import ClassLoss, LossFn, StepLoss, Strategy, sy
 OF_EACH_RANK = ("folder", "workers", "progress")  # settings that may differ from rank to rank
 ASK_EVERY = 10  # steps after which ranks ask each other whether one of them was told to end
 ALIKE = ("epoch", "step", "step_in_epoch", "rows", "seconds", "learning_rate")  # of a Position
+OTHER_KIND = {"full": ("sharded", "latest"), "sharded": ("full", "latest.pt")}  # and its latest
 NEW_SEEDS = 1_000_003  # more than there are ranks: seeds of different steps do not meet
 
 
@@ -199,7 +206,6 @@ class Trainer:
         self.optimizer = make_optimizer(self.strategy.plain, config, optimizer)
         self.schedule = make_schedule(self.optimizer, config, self.total_steps, schedule)
         self.history, self.position = History(), Position()
-        self.told_to_end = False
         self.checkpoints: Checkpoints | None = None
         if config.folder is not None:
             self.checkpoints = self._checkpoints_in(Path(config.folder), config.checkpoints)
@@ -207,8 +213,10 @@ class Trainer:
     def fit(self) -> History:
         """Train to the end, from the folder's latest checkpoint if there is one.
 
-        With a folder, SIGTERM, which a cluster sends before it takes a machine away, saves a
-        checkpoint after one of the next ten steps, and raises SystemExit(143).
+        Each epoch begins with `model.train()`, which puts frozen parts into training mode, too; a
+        part that must stay in evaluation mode overrides its `train`. With a folder, SIGTERM, which
+        a cluster sends before it takes a machine away, saves a checkpoint after one of the next ten
+        steps, and raises SystemExit(143).
         """
         randomness.seed_rank(self.config.seed, self.launch.rank)
         deterministic = randomness.deterministic_algorithms(self.config.deterministic)
@@ -323,6 +331,7 @@ class Trainer:
     @contextlib.contextmanager
     def _sigterm_noted(self) -> Iterator[None]:
         """SIGTERM does not end the process at once, so that what was trained can be saved."""
+        self.told_to_end = False
         if self.checkpoints is None or threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -474,13 +483,17 @@ class Trainer:
         began = self.position.step > 0  # fit was called before: what is there is this run's own
         if not self.config.resume and not restarted() and not began:
             self.checkpoints.clear()
-        other = "full" if self.config.checkpoints == "sharded" else "sharded"
-        for kind in (self.config.checkpoints, other):
-            checkpoints = self._checkpoints_in(self.checkpoints.folder, kind)
-            if (state := checkpoints.load()) is not None:
-                self._restore(state, path=checkpoints.path())
-                self._write_history()  # one killed between checkpoint and history lacks a row
-                return
+        checkpoints = self.checkpoints
+        state = checkpoints.load()
+        if state is None:
+            other, name = OTHER_KIND[self.config.checkpoints]
+            # Looked for first, because sharded checkpoints take a second to import.
+            if from_main_rank((checkpoints.folder / name).exists()):
+                checkpoints = self._checkpoints_in(checkpoints.folder, other)
+                state = checkpoints.load()
+        if state is not None:
+            self._restore(state, path=checkpoints.path())
+            self._write_history()  # one killed between checkpoint and history lacks a row
 
     def _state(self) -> dict[str, Any]:
         """Everything that the rest of the run depends on, in tensors and plain values."""
@@ -546,9 +559,9 @@ class Trainer:
         self.position.loss_sum = float(sum(each["loss_sum"] for each in of_ranks))
         self.position.loss_weight = float(sum(each["loss_weight"] for each in of_ranks))
         if self.launch.is_main:
-            print(f"{path}: {self._goes_on(state)}", file=sys.stderr)
+            print(f"{path}: {self._resumes_words(state)}", file=sys.stderr)
 
-    def _goes_on(self, state: dict[str, Any]) -> str:
+    def _resumes_words(self, state: dict[str, Any]) -> str:
         """The position from which the run resumes, in words, with what is not exact."""
         step = state["step"]
         if step >= self.total_steps or self.early_stopping.should_stop:

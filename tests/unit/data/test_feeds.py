@@ -182,8 +182,12 @@ def tenfold(rows):
 
 def test_a_data_loader_that_makes_its_own_batches_is_refused():
     sampler = BatchSampler(range(4), batch_size=2, drop_last=False)
-    with pytest.raises(ValueError, match=r"batch_sampler.*Give the loader's dataset"):
-        feed_for(DataLoader(numbered(4), batch_sampler=sampler), batch_size=2)
+    for loader in (
+        DataLoader(numbered(4), batch_sampler=sampler),
+        DataLoader(Stream(), batch_size=None),
+    ):
+        with pytest.raises(ValueError, match=r"batch_sampler.*Give the loader's dataset"):
+            feed_for(loader, batch_size=2)
 
 
 def test_the_labels_of_a_dict_are_the_targets_and_remain_among_the_inputs():

@@ -17,7 +17,7 @@ from multigpu.scaling.measuring import (
     Stopwatch,
     all_reduce_share,
     bytes_between_ranks,
-    plan_of,
+    candidates_of,
 )
 
 
@@ -31,7 +31,7 @@ from multigpu.scaling.measuring import (
     ],
 )
 def test_single_comes_first_and_what_says_nothing_is_left_out(modes, gpus, planned, left_out):
-    candidates, why = plan_of(modes, gpus, batch_size=8)
+    candidates, why = candidates_of(modes, gpus, batch_size=8)
     assert list(map(str, candidates)) == planned
     assert [*why] == left_out
     assert all("single" in reason for reason in why.values())
@@ -51,7 +51,7 @@ def test_what_cannot_be_compared_is_refused_with_the_next_thing_to_try(
     modes, gpus, batch_size, said
 ):
     with pytest.raises(ValueError, match=said):
-        plan_of(modes, gpus, batch_size=batch_size)
+        candidates_of(modes, gpus, batch_size=batch_size)
 
 
 CPU = Machine("some CPU", 2, (), "Linux", "3.11", "2.13")

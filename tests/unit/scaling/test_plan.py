@@ -279,6 +279,25 @@ def test_a_search_keeps_to_what_is_fixed():
         assert (each.zero, each.recompute, each.micro_batch) == (1, "full", 2)
 
 
+def test_a_search_keeps_to_sizes_that_are_fixed_and_to_stages_of_a_pipeline():
+    cluster = cluster_of("A100-80", gpus=8)
+    found = search(SMALL, cluster, global_batch=64, tp=4)
+    assert {planned.layout.tp for planned in found.best} == {4}
+    stages = list(layouts(SMALL, cluster, 64, stages_per_rank=2))
+    assert {each.schedule for each in stages} == {"interleaved"}
+    assert min(each.pp for each in stages) == 2
+
+
+def test_a_search_refuses_what_no_layout_has():
+    cluster = cluster_of("A100-80", gpus=8)
+    with pytest.raises(TypeError, match="micro_batches"):
+        search(SMALL, cluster, global_batch=64, micro_batches=2)
+    for wrong in ({"zero": 4}, {"tp": 0}):
+        [[name, value]] = wrong.items()
+        with pytest.raises(ValueError, match=f"{name}={value}: "):
+            search(SMALL, cluster, global_batch=64, **wrong)
+
+
 def test_a_batch_that_no_layout_divides_is_refused():
     prime = replace(SMALL, heads=1, kv_heads=1, layers=1, seq=2049)
     with pytest.raises(ValueError, match=r"global_batch=3.*multiple of the number of GPUs"):

@@ -16,6 +16,7 @@ from torch import distributed as dist
 from torch import nn
 
 from multigpu import run_ranks, virtual_gpus
+from multigpu.data.replacing import replace_file
 from multigpu.training import checkpoint
 from multigpu.training.checkpoint import (
     CheckpointError,
@@ -55,13 +56,17 @@ def test_what_was_saved_comes_back(checkpoints):
 
 
 def test_a_damaged_weight_is_found(checkpoints):
-    save(checkpoints, {"model": {"weight": torch.zeros(1000)}})
-    content = bytearray(checkpoints.path().read_bytes())
-    inside = content.index(bytes(4000))
-    content[inside + 100 : inside + 500] = b"x" * 400
-    checkpoints.path().write_bytes(content)
-    with pytest.raises(CheckpointError, match=re.escape(str(checkpoints.path()))):
-        checkpoints.load()
+    """In its first byte, one within, and its last one."""
+    weight = torch.arange(1000.0)
+    save(checkpoints, {"model": {"weight": weight}})
+    whole = checkpoints.path().read_bytes()
+    begin = whole.index(weight.numpy().tobytes())
+    for place in (begin, begin + 1234, begin + 3999):
+        content = bytearray(whole)
+        content[place] ^= 1
+        checkpoints.path().write_bytes(content)
+        with pytest.raises(CheckpointError, match=re.escape(str(checkpoints.path()))):
+            checkpoints.load()
 
 
 def test_the_best_is_kept_beside_the_latest(checkpoints):
@@ -100,8 +105,8 @@ def test_a_writer_killed_at_any_moment_leaves_the_old_one_whole(checkpoints, mom
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             resource.setrlimit(resource.RLIMIT_FSIZE, (50, resource.RLIM_INFINITY))
         else:
-            setattr(checkpoint.os, moment, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-        checkpoint.replace_file(checkpoints.path(), b"x" * 100)
+            setattr(os, moment, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        replace_file(checkpoints.path(), b"x" * 100)
         os._exit(0)
     assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
     assert checkpoints.load()["step"] == 1

@@ -86,6 +86,26 @@ def test_equal_stages_have_the_bubble_of_the_formula(with_times):
         assert stages.predicted_step(count) == pytest.approx((count + 3) * 2)
 
 
+def test_interleaved_stages_have_the_bubble_of_the_formula(with_times):
+    stages = with_times(*[1.0] * 8).cut(4, stages_per_rank=2, micro_batches=4)
+    for count in (1, 4, 16):
+        assert stages.bubble(count) == pytest.approx(1 / (2 * count + 1))
+        assert stages.predicted_step(count) == pytest.approx((2 * count + 1) * 2)
+    assert "a rank with 2 of the stages is predicted to wait 11%" in stages.table().title
+    unequal = with_times(3, 1, 1, 1, 1, 1, 1, 1).cut(4, stages_per_rank=2, balance="layers")
+    # Rank 0 has stages of 4 and 2 seconds, rank 1 two of 2, the half of which comes first and last.
+    assert unequal.predicted_step(4) == pytest.approx(4 * 6 + 4 / 2)
+
+
+def test_the_prediction_is_that_of_the_schedule_that_it_was_cut_for(measured):
+    seconds = [Seconds(2, 1), Seconds(2, 1), *[Seconds(1, 2)] * 6]  # all equal, but not forward
+    points = dataclasses.replace(measured, seconds=seconds)
+    for schedule, waits in (("1f1b", 3 / 7), ("gpipe", 1 / 2)):
+        stages = points.cut(4, schedule=schedule, balance="layers", micro_batches=4)
+        assert stages.bubble(4) == stages.bubble(4, schedule) == pytest.approx(waits)
+        assert f"{waits:.0%}" in stages.table().title
+
+
 def test_the_table_has_a_line_per_stage_and_the_bubble(with_times):
     stages = with_times(*[0.001] * 8).cut(4, micro_batches=4)
     table = stages.table()

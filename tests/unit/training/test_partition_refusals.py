@@ -127,3 +127,5 @@ def test_unknown_balances_schedules_and_counts_are_refused():
         points.cut(2, schedule="fast")
     with pytest.raises(ValueError, match=r"num_stages.*\b0\b"):
         points.cut(0)
+    with pytest.raises(ValueError, match=r"repeats=0\b.*\b1\b"):
+        cut(nn.Linear(4, 4), torch.randn(5, 4), 1, repeats=0)

@@ -269,6 +269,7 @@ def test_it_says_how_the_model_is_divided(folder):
         assert ["at most" in share for share in shares] == [False, True, False]
         assert all("bubble" in line for line, _ in rank.said)
         assert all("stage" in table and "parameters" in table for _, table in rank.said)
+        assert ["a rank with 2" in table for _, table in rank.said] == [True, False, False]
 
 
 def test_bfloat16_is_computed_in_every_stage(folder):

@@ -114,6 +114,18 @@ def test_a_file_that_is_missing_or_damaged_is_refused(tmp_path):
         own_loop("single", resume=path)
 
 
+def test_a_frozen_part_stays_in_evaluation_mode():
+    frozen = nn.BatchNorm1d(3).requires_grad_(False).eval()
+    rows = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
+    how = {"example": (rows, torch.ones(8, 1))}
+    run = prepare(nn.Sequential(frozen, nn.Linear(3, 1)), TrainConfig(mode="single"), **how)
+    assert frozen.training, "prepare itself puts all of the model into training mode"
+    frozen.eval()
+    run.backward(*how["example"], loss_fn=F.mse_loss)
+    assert not frozen.training
+    assert frozen.running_mean.tolist() == [0, 0, 0]
+
+
 def uneven(rank_rows):
     """One step of a rank with fewer rows than another."""
     rank = dist.get_rank()

@@ -70,6 +70,16 @@ def test_a_finished_run_is_not_trained_again_and_a_longer_one_goes_on(tmp_path, 
     assert longer.history.rows[:2] == first.history.rows
 
 
+def test_a_first_start_does_without_sharded_checkpoints(tmp_path, monkeypatch):
+    """To import them takes a second."""
+    monkeypatch.setitem(sys.modules, "multigpu.training.sharded_checkpoint", None)
+    go_on(tmp_path, epochs=1)
+    (tmp_path / "latest.pt").unlink()
+    (tmp_path / "latest").mkdir()
+    with pytest.raises(ImportError):
+        go_on(tmp_path, epochs=1)
+
+
 class EndsAt:
     """Sends SIGTERM to one rank after a step."""
 
@@ -77,6 +87,7 @@ class EndsAt:
         self.step, self.rank = step, rank
 
     def on_step(self, trainer: Trainer, loss: float) -> None:
+        self.trainer = trainer
         if (trainer.position.step, trainer.launch.rank) == (self.step, self.rank):
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -96,6 +107,14 @@ def test_sigterm_saves_on_all_ranks_and_the_run_goes_on(tmp_path, mode, ranks, s
         return ended.value.code, steps[0], weights(again) == weights(whole)
 
     assert list(run_ranks(train, ranks, show=False)) == [(143, saved + 1, True)] * ranks
+
+
+def test_a_run_that_was_told_to_end_trains_to_its_end_when_fit_is_called_again(tmp_path):
+    ends = EndsAt(3, 0)
+    with pytest.raises(SystemExit):
+        go_on(tmp_path, epochs=2, callbacks=[ends])
+    ends.trainer.fit()
+    assert ends.trainer.position.step == 8
 
 
 def test_sigterm_ends_a_run_with_nothing_to_save(tmp_path):

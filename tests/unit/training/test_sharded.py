@@ -12,9 +12,10 @@ from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import TensorDataset
 
 from multigpu import RankError, run_ranks, virtual_gpus
+from multigpu.data.feeds import Batch
 from multigpu.training import TrainConfig, Trainer
 from multigpu.training.checkpoint import CheckpointError
-from multigpu.training.fsdp import UNUSED, blocks_of
+from multigpu.training.fsdp import UNUSED, blocks_of, filler
 from multigpu.training.models import SmallGPT
 
 BOTH = ("zero2", "zero3")
@@ -79,6 +80,13 @@ def test_zero3_gathers_twice_in_a_step_and_zero2_once():
         assert sum(op.startswith("reduce_scatter") for op in ops) == 2, ops  # one per layer
         # Ranks compare the order of their calls after forward and before backward, of every part.
         assert ops.count("all_reduce") == 2 * parts, ops
+
+
+def test_a_filler_keeps_what_has_no_rows():
+    inputs = {"rows": torch.ones(2, 5), "scale": torch.tensor(3.0)}
+    made = filler(Batch(inputs, torch.ones(2), rows=2, global_rows=4))
+    assert (made.rows, len(made.inputs["rows"]), len(made.targets)) == (0, 1, 1)
+    assert made.inputs["scale"] == 3
 
 
 def test_blocks_are_gathered_one_by_one_and_shared_weights_with_the_root():
