@@ -4,9 +4,13 @@ from multigpu.data import digits
 train, test = digits()
 """
 
+from typing import TYPE_CHECKING, Any
+
 from multigpu.data.datasets import Split, digits, text
 from multigpu.data.flight_rows import flight_baselines, flights, write_flights
-from multigpu.data.parquet import PartitionedFile
+
+if TYPE_CHECKING:
+    from multigpu.data.parquet import PartitionedFile
 
 __all__ = [
     "PartitionedFile",
@@ -17,3 +21,12 @@ __all__ = [
     "text",
     "write_flights",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `PartitionedFile` when it is asked for: only it needs pyarrow."""
+    if name != "PartitionedFile":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from multigpu.data.parquet import PartitionedFile
+
+    return PartitionedFile
