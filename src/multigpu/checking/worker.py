@@ -322,6 +322,7 @@ class Tracer:
     def watch(self, exercise: Any) -> None:
         """Follow the calls of a function, or of all methods of a class."""
         codes = codes_of(exercise)
+        self.calls = 0 if codes else 1  # a function in C cannot be followed: it counts as called
         own = [code.co_firstlineno for code in codes if code.co_filename == self.path]
         self._line = min(own, default=1)
         for part in getattr(exercise, "__mro__", (exercise,)):  # it may be ready-made, or inherit
