@@ -8,7 +8,6 @@ for the checks to say.
 
 import linecache
 import re
-import signal
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,7 +16,7 @@ from typing import Any
 
 from multigpu.checking.catalog import Exercise
 from multigpu.checking.verdicts import CheckerFault, Refused, Status, Wrong, by_rank, printable
-from multigpu.ranks.errors import Finding, ranks_in_words
+from multigpu.ranks.errors import Finding, ranks_in_words, signal_name
 from multigpu.ranks.resource_monitor import Limits
 from multigpu.ranks.supervisor import BROKEN
 from multigpu.ranks.trace import Trace
@@ -336,7 +335,7 @@ def died(ending: Ending) -> Refused | None:
     assert status is not None, "a worker that neither ended nor passed a limit"
     message_id, came = "exit", f"the process ended early, with exit code {status}."
     if status < 0:
-        name = signal.Signals(-status).name
+        name = signal_name(-status)
         message_id = "segfault" if name in ("SIGSEGV", "SIGBUS", "SIGABRT") else "killed"
         came = f"the process died of {name}."
     return ending.refused("crash", message_id, came=came, where=ending.stack_line)

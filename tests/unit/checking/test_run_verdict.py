@@ -35,6 +35,13 @@ def test_who_has_said_that_it_leaves_has_left_also_while_its_process_is_there_st
     assert (refused.value.status, refused.value.message_id) == ("crash", "exit")
 
 
+def test_a_signal_without_a_name_is_told_by_its_number():
+    killed = [ending(rank, {"phase": "importing"}, status=-40) for rank in range(2)]
+    with pytest.raises(Refused, match=r"died of signal 40\.") as refused:
+        refuse(killed)
+    assert (refused.value.status, refused.value.message_id) == ("crash", "killed")
+
+
 def test_a_rank_that_cannot_start_is_a_fault_of_the_checker():
     broken = {"phase": "fault", "traceback": "OSError: too many open files"}
     with pytest.raises(CheckerFault):
