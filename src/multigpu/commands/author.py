@@ -43,8 +43,8 @@ def run_author(options: argparse.Namespace) -> int:
 
     exercise = Catalog(course).one(options.name)
     path = course.check_file(exercise.chapter.module, exercise.function)
-    if path.stem != exercise.function:
-        print(f"{exercise.name} has no declaration: {path.with_name(exercise.function)}.py")
+    if not path.is_file():
+        print(f"{exercise.name} has no declaration: there is no {path}")
         return 2
     try:
         declaration = load(path)
