@@ -272,20 +272,19 @@ def put_out_of_reach(folders: Iterable[str], own: str) -> None:
     def look(event: str, arguments: tuple[Any, ...]) -> None:
         if event not in REACHING:  # nearly always: a look at a frame is an event, too
             return
-        if event in READING:
-            names: Iterable[Any] = arguments[:1]
-        elif event in PROGRAMS:
+        names = arguments[:1]
+        if event in PROGRAMS:
             names = arguments[1] if isinstance(arguments[1], list | tuple) else arguments[1:2]
-        else:
-            names = os.fsdecode(arguments[0]).split()
-        for name in names:
-            if isinstance(name, str | bytes | os.PathLike):
-                path = os.fsdecode(os.path.realpath(name)) + os.sep
-                memory = path.startswith("/proc/") and path.endswith("/mem/")
-                if (memory and not path.startswith(own_process)) or (
-                    path.startswith(refused) and not path.startswith(allowed)
-                ):
-                    raise OutOfReach(f"{path[:-1]} is out of reach while an answer is checked")
+        texts = [os.fsdecode(n) for n in names if isinstance(n, str | bytes | os.PathLike)]
+        if event not in READING:  # what a shell is given has the names of files in it
+            texts += [word for text in texts for word in text.split()]
+        for text in texts:
+            path = os.path.realpath(text) + os.sep
+            memory = path.startswith("/proc/") and path.endswith("/mem/")
+            if (memory and not path.startswith(own_process)) or (
+                path.startswith(refused) and not path.startswith(allowed)
+            ):
+                raise OutOfReach(f"{path[:-1]} is out of reach while an answer is checked")
 
     sys.addaudithook(look)
 
