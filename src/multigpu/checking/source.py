@@ -9,6 +9,7 @@ import hashlib
 import re
 import symtable
 from functools import lru_cache
+from importlib.util import decode_source
 
 from multigpu.checking.catalog import Course
 
@@ -118,6 +119,27 @@ def starter_for(module: str, course: Course) -> str:
     if broken.is_file():  # the exercise is to fix broken code
         return broken.read_text(encoding="utf-8")
     return starter_of((course.solutions / f"{module}.py").read_text(encoding="utf-8"))
+
+
+def write_starter(module: str, course: Course) -> str:
+    """Write the learners' file of a module; returns whether it was "written" or "up to date".
+
+    Raises ValueError where somebody has written answers into it, or where it cannot be read.
+    """
+    path, starter = course.exercises / f"{module}.py", starter_for(module, course)
+    if path.is_file():
+        try:
+            source = decode_source(path.read_bytes())
+            written = written_in(source, module, course)
+        except (SyntaxError, ValueError) as error:
+            raise ValueError(f"{path} cannot be read: {error}. Move it away first.") from None
+        if written:
+            raise ValueError(f"{path} holds answers ({', '.join(written)}). Move it away first.")
+        if source == starter:
+            return "up to date"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(starter, encoding="utf-8")
+    return "written"
 
 
 def starter_of(source: str) -> str:

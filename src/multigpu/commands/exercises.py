@@ -4,6 +4,7 @@ import argparse
 import ast
 import os
 import shutil
+import tokenize
 import tomllib
 from datetime import datetime
 from itertools import groupby
@@ -214,20 +215,24 @@ def run_reset(options: argparse.Namespace) -> int:
     if not options.yes and input(question).strip().lower() not in ("y", "yes"):
         out.print("Nothing was changed.")
         return 1
-    text = starter_for(path.stem, progress.course)
+    starter = starter_for(path.stem, progress.course)
+    new = starter.encode()
     try:
         if not whole:
-            text = put_back(path.read_text(encoding="utf-8"), text, exercises[0].function)
-    except SyntaxError as error:
+            with tokenize.open(path) as file:  # as Python: a mark or a comment names the encoding
+                text = put_back(file.read(), starter, exercises[0].function)
+                new = text.encode(file.encoding)
+    except (SyntaxError, ValueError) as error:
         out.print(
-            f"{path.name} cannot be read (line {error.lineno}: {error.msg}). Fix that line, or "
-            f"reset the whole file: multigpu reset {exercises[0].chapter.module}"
+            f"{path.name} cannot be read: {str(error).replace('<unknown>, ', '')}. Fix that, or "
+            f"reset the whole file: multigpu reset {exercises[0].chapter.module}",
+            markup=False,
         )
         return 1
     if path.is_file():
         kept = progress.course.state / "kept" / f"{path.stem}-{datetime.now():%Y%m%d-%H%M%S-%f}.py"
         kept.parent.mkdir(parents=True, exist_ok=True)
         out.print(f"kept: {shutil.copy2(path, kept)}")
-    path.write_text(text, encoding="utf-8")
+    path.write_bytes(new)
     out.print(f"reset: {what}")
     return 0
