@@ -128,7 +128,7 @@ def packages() -> Iterator[Remark]:
     if pandoc := find_pandoc():
         yield Remark("pandoc", pandoc)
     else:
-        advice = "pip install pypandoc_binary, apt install pandoc or brew install pandoc."
+        advice = "pip install pypandoc_binary"
         yield Remark("pandoc", "not found; the pages need it", "problem", advice)
 
 

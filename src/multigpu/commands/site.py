@@ -9,7 +9,6 @@ carry the same docstrings, and a half-written answer must not cause a build at e
 import hashlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -34,7 +33,7 @@ SOURCES = (
     "tests/unit/devices/differences.toml",  # the tables of the page on virtual GPUs
 )
 INSTALL = "pip install -e '.[course]' -c constraints.txt in the repository, or make start"
-BUILT_WITH = ("sphinx", "nbsphinx", "pydata_sphinx_theme", "nbclient", "latex2mathml")
+BUILT_WITH = ("sphinx", "nbsphinx", "pydata_sphinx_theme", "nbclient", "latex2mathml", "pypandoc")
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FAILED = "failed: "  # before the digest in the stamp
 MADE = {"_build", "_notebooks", "__pycache__", ".ipynb_checkpoints"}
@@ -111,9 +110,7 @@ def build(root: Path) -> bool:
 
 
 def find_pandoc() -> str | None:
-    """The path of pandoc: from the system, else the one that pypandoc_binary installs."""
-    if on_path := shutil.which("pandoc"):
-        return on_path
+    """The path of the pandoc that the build uses, which it asks pypandoc for."""
     try:
         import pypandoc
 
