@@ -70,13 +70,13 @@ class Tally:
             first = fault(f"no check of {self.exercise} ran")
         counted = (self.passed, self.total, round(self.seconds, 3))
         if first is None:  # the first remark: those of other world sizes say much the same
-            note = f"note: {printable(self.notes[0])}" if self.notes else ""
+            note = {"note": printable(self.notes[0])} if self.notes else {}
             return Verdict(self.exercise, "pass", None, note, *counted)
         return Verdict(
             self.exercise,
             first.status,
             first.message_id,
-            first.message,
+            first.parts,
             *counted,
             output=first.output,
             unwritten=first.unwritten,

@@ -143,7 +143,7 @@ class Class:
             )
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
-            return Verdict(exercise.name, "checker_fault", "checker_fault", text, 0, 0, 0.0)
+            return Verdict(exercise.name, "checker_fault", "checker_fault", {"": text}, 0, 0, 0.0)
         return verdict
 
     # --- what is known --------------------------------------------------------------------------

@@ -204,7 +204,7 @@ def test_next_shows_the_task_and_what_is_open_in_a_file(command, course):
 def passed(course, *names):
     """As if these had passed their checks."""
     progress = Progress(course)
-    progress.note([Verdict(n, "pass", None, "", 1, 1, 1.0) for n in names], progress.sources())
+    progress.note([Verdict(n, "pass", None, {}, 1, 1, 1.0) for n in names], progress.sources())
 
 
 def test_a_whole_file_unwritten_is_a_line_each(command):
@@ -216,7 +216,7 @@ def test_a_whole_file_unwritten_is_a_line_each(command):
 def test_after_a_pass_the_same_file_goes_on(course):
     for module in ("collectives", "model_server"):
         shutil.copy(COURSE.solutions / f"{module}.py", course.solutions)
-    verdict = Verdict("collectives.shift", "pass", None, "", 5, 5, 1.0)
+    verdict = Verdict("collectives.shift", "pass", None, {}, 5, 5, 1.0)
     (said,) = check.what_next(verdict, Progress.here())
     assert said.endswith("(multigpu next collectives.shift)")
 
@@ -231,7 +231,7 @@ def test_the_task_to_read_is_that_of_the_function_that_is_missing(course):
         ("data_parallel.split", "_helper", "data_parallel.split"),
     ):
         words = "not_started"
-        verdict = Verdict(name, words, words, "", 0, 5, 1.0, unwritten=unwritten)
+        verdict = Verdict(name, words, words, {}, 0, 5, 1.0, unwritten=unwritten)
         assert check.not_begun(verdict, Progress.here()) == task
 
 
@@ -241,7 +241,7 @@ def test_the_task_to_read_is_that_of_the_function_that_is_missing(course):
 )
 def test_the_hint_is_that_of_the_function_at_fault(course, message_id, hint):
     shutil.copy(COURSE.solutions / "model_server.py", course.solutions)
-    verdict = Verdict("model_server.worker_step", "wrong", message_id, "", 0, 5, 1.0)
+    verdict = Verdict("model_server.worker_step", "wrong", message_id, {}, 0, 5, 1.0)
     assert check.at_fault(verdict, Progress.here()) == f"model_server.{hint}"
 
 
