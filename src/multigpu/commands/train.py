@@ -46,6 +46,7 @@ from multigpu.training.tasks import TASKS, Task
 
 COMMAND = "-m multigpu train --data flights --mode ddp"
 FOLDERS = ("exercises", "solutions")  # of the course, wherever in it the command is started
+PACKAGE = Path(__file__).parents[1]
 METAVARS = {int: "N", float: "X", str: "NAME"}
 PATIENCE = 10.0  # seconds in which a machine's first rank has said why it ends
 RULE_WIDTH = 58  # columns for what a rule does
@@ -328,7 +329,7 @@ def notes() -> Iterator[None]:
         def shown(
             message: Warning | str, category: type[Warning], filename: str, *more: Any
         ) -> None:
-            if category is UserWarning and "multigpu" in Path(filename).parts:
+            if category is UserWarning and Path(filename).is_relative_to(PACKAGE):
                 print(f"note: {message}", file=sys.stderr)
             else:
                 show(message, category, filename, *more)
