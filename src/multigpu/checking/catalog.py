@@ -62,6 +62,10 @@ class Course:
         """The built site."""
         return self.root / "docs" / "_build" / "html"
 
+    def checks_of(self, module: str) -> list[Path]:
+        """The files that declare the exercises of a module, and those that help them."""
+        return [*(self.checks / module).glob("*.py")]
+
     def check_file(self, module: str, function: str) -> Path:
         """The file that declares an exercise."""
         return self.checks / module / f"{function}.py"

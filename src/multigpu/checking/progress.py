@@ -3,7 +3,6 @@
 A verdict holds as long as the exercise's code and its checks are the same.
 """
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from multigpu.checking.catalog import Catalog, Course, Exercise, find_course
-from multigpu.checking.source import fingerprint, written_in
+from multigpu.checking.source import digest_of, fingerprint, written_in
 from multigpu.checking.verdicts import Verdict
 
 State = Literal["pass", "failed", "written", "starter"]
@@ -103,11 +102,8 @@ class Progress:
 
     def _judged(self, exercise: Exercise, source: str) -> dict[str, str | None]:
         """The same for the same code and checks: an update may have made these stricter."""
-        folder, checks = self.course.checks / exercise.chapter.module, hashlib.sha256()
-        for path in sorted(folder.glob("*.py")):
-            checks.update(f"{path.name} {path.stat().st_size} ".encode() + path.read_bytes())
-        code = fingerprint(source, exercise.function)
-        return {"fingerprint": code, "checks": checks.hexdigest()}
+        checks = digest_of(self.course.checks_of(exercise.chapter.module))
+        return {"fingerprint": fingerprint(source, exercise.function), "checks": checks}
 
     def _source(self, exercise: Exercise) -> str:
         try:

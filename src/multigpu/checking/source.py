@@ -5,11 +5,14 @@ without its answers.
 """
 
 import ast
+import contextlib
 import hashlib
 import re
 import symtable
+from collections.abc import Iterable
 from functools import lru_cache
 from importlib.util import decode_source
+from pathlib import Path
 
 from multigpu.checking.catalog import Course
 
@@ -61,6 +64,24 @@ def imported_modules(source: str) -> set[str]:
         elif isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
     return names | {name[:end] for name in names for end in range(len(name)) if name[end] == "."}
+
+
+def imports_of(path: Path) -> set[str]:
+    """The same of a learner's file; nothing of one that is not there, or not Python."""
+    try:
+        return imported_modules(decode_source(path.read_bytes()))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()
+
+
+def digest_of(files: Iterable[Path]) -> str:
+    """A hash of the names of files and of what is in them, without those that cannot be read."""
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        with contextlib.suppress(OSError):
+            content = path.read_bytes()
+            digest.update(f"{path.name} {len(content)} ".encode() + content)
+    return digest.hexdigest()
 
 
 # --- what a learner has written ------------------------------------------------------------------

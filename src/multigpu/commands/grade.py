@@ -1,10 +1,11 @@
 """``multigpu grade DIR``: the verdicts on a whole class, as a table, a JUnit file and a page.
 
 DIR holds one folder per learner.  Results are saved in the output folder, so that an interrupted
-run resumes and only answers that have changed are checked again.
+run resumes and only answers in files that have changed are checked again.
 """
 
 import argparse
+import contextlib
 import csv
 import hashlib
 import html
@@ -16,10 +17,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 from xml.etree.ElementTree import Element, ElementTree, SubElement, indent
 
 from multigpu.checking.catalog import Catalog, Course, Exercise, this_course
 from multigpu.checking.learner import WarmServer
+from multigpu.checking.source import digest_of, imports_of
 from multigpu.checking.verdicts import Verdict
 
 FIELDS = ("learner", "exercise", "status", "message_id", "passed", "total", "points")
@@ -54,7 +57,7 @@ def run_grade(options: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
-    graded = Class(course, exercises, learners, options.out, points)
+    graded = Classroom(course, exercises, learners, options.out, points)
     graded.write(graded.check())
     return 0
 
@@ -96,7 +99,7 @@ def points_in(path: Path | None, exercises: Iterable[Exercise]) -> dict[str, flo
 
 
 @dataclass
-class Class:
+class Classroom:
     """Learners, the exercises that they are graded in, and where the results go."""
 
     course: Course
@@ -106,71 +109,77 @@ class Class:
     points: dict[str, float]
 
     def check(self) -> Results:
-        """Check every learner whose results are not there yet, and keep the results."""
+        """Check every answer whose verdict is not there yet, and keep each as it comes."""
         from tqdm import tqdm
 
-        (self.out / "learners").mkdir(exist_ok=True)
-        found = {learner: self.known(learner) for learner in self.learners}
-        waiting = [learner for learner in self.learners if found[learner] is None]
-        if done := len(self.learners) - len(waiting):
-            print(f"{done} of {len(self.learners)} learners have been checked before")
-        server = WarmServer()
-        try:
-            for learner in tqdm(waiting, unit="learner", disable=not waiting):
-                results = []
-                for exercise in self.exercises:
-                    results.append(self.verdict(server, learner, exercise))
-                    if results[-1].status == "checker_fault":
-                        server.close()  # whatever went wrong, the next one gets a fresh server
-                        server = WarmServer()
-                self.keep(learner, results)
-                found[learner] = results
-        finally:
-            server.close()
-        return {learner.name: verdicts or [] for learner, verdicts in found.items()}
-
-    def verdict(self, server: WarmServer, learner: Path, exercise: Exercise) -> Verdict:
-        """The verdict on one answer.  A fault of the checker is one, too, and the run continues."""
         from multigpu.checking.session import check_with
 
+        (self.out / "learners").mkdir(exist_ok=True)
+        answers = [(learner, exercise) for learner in self.learners for exercise in self.exercises]
+        found: dict[tuple[Path, Exercise], Verdict] = {}
+        waiting = []
+        for learner, exercise in answers:
+            digest = self.digest(learner, exercise)
+            if verdict := self.known(learner, exercise, digest):
+                found[learner, exercise] = verdict
+            else:
+                waiting.append((learner, exercise, digest))
+        if found:
+            print(f"{len(found)} of {len(answers)} answers have been checked before")
+        server = WarmServer()
         try:
-            (verdict,) = check_with(
-                server,
-                [exercise],
-                self.course,
-                submission=learner,
-                out_of_reach=[learner.resolve().parent],
-            )
-        except Exception as error:
-            text = f"{type(error).__name__}: {error}"
-            return Verdict(exercise.name, "checker_fault", "checker_fault", {"": text}, 0, 0, 0.0)
-        return verdict
+            for learner, exercise, digest in tqdm(waiting, unit="answer", disable=not waiting):
+                (verdict,) = check_with(
+                    server,
+                    [exercise],
+                    self.course,
+                    submission=learner,
+                    out_of_reach=[learner.resolve().parent],
+                )
+                found[learner, exercise] = verdict
+                if verdict.status != "checker_fault":
+                    self.keep(learner, verdict, digest)
+                    continue
+                server.close()  # whatever went wrong, the next one gets a fresh server
+                server = WarmServer()
+        finally:
+            server.close()
+        return {each.name: [found[each, e] for e in self.exercises] for each in self.learners}
 
     # --- what is known --------------------------------------------------------------------------
 
-    def digest(self, learner: Path) -> str:
-        """A hash of the learner's answers, the checks and the requested exercises."""
-        checked = hashlib.sha256(" ".join(e.name for e in self.exercises).encode())
-        files = [*learner.rglob("*.py"), *self.course.checks.rglob("*.py")]
-        for path in sorted(files):
-            checked.update(f"{path.name} {path.stat().st_size}\n".encode() + path.read_bytes())
-        return checked.hexdigest()
+    def digest(self, learner: Path, exercise: Exercise) -> str:
+        """A hash of an answer's file, of those beside it where it imports one, and of its checks.
 
-    def known(self, learner: Path) -> list[Verdict] | None:
-        """The verdicts of an earlier run, if they are on the same answers and checks."""
+        The file counts as a whole: messages name its lines, and some checks of one function also
+        call another.
+        """
+        own = learner / exercise.file
+        beside = [path for path in learner.rglob("*.py") if path != own]
+        names = {path.relative_to(learner).parts[0].removesuffix(".py") for path in beside}
+        files = [own] if names.isdisjoint(imports_of(own)) else [own, *beside]
+        return digest_of([*files, *self.course.checks_of(exercise.chapter.module)])
+
+    def known(self, learner: Path, exercise: Exercise, digest: str) -> Verdict | None:
+        """The verdict of an earlier run, if it is on the same answer and checks."""
+        noted = self.noted(learner).get(exercise.name, {})
+        with contextlib.suppress(KeyError, TypeError):  # by a later version of the course
+            if noted["digest"] == digest:
+                return Verdict(**noted["verdict"])
+        return None
+
+    def noted(self, learner: Path) -> dict[str, dict[str, Any]]:
+        """What is kept of a learner, by exercise."""
         try:
             record = json.loads(self.place(learner).read_text(encoding="utf-8"))
-            if record["digest"] != self.digest(learner):
-                return None
-            return [Verdict(**verdict) for verdict in record["verdicts"]]
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+            return {name: entry for name, entry in record.items() if isinstance(entry, dict)}
+        except (OSError, ValueError, AttributeError):  # none yet, or not ours
+            return {}
 
-    def keep(self, learner: Path, verdicts: Sequence[Verdict]) -> None:
-        """Remember a learner's verdicts: a checker's fault is tried again next time."""
-        faulty = any(verdict.status == "checker_fault" for verdict in verdicts)
-        digest = "" if faulty else self.digest(learner)
-        record = {"digest": digest, "verdicts": [vars(verdict) for verdict in verdicts]}
+    def keep(self, learner: Path, verdict: Verdict, digest: str) -> None:
+        """Remember a verdict."""
+        entry = {"digest": digest, "verdict": vars(verdict)}
+        record = self.noted(learner) | {verdict.exercise: entry}
         partial = self.place(learner).with_suffix(".partial")
         partial.write_text(json.dumps(record, indent=1), encoding="utf-8")
         partial.replace(self.place(learner))
