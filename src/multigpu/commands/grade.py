@@ -7,18 +7,17 @@ run resumes and only answers in files that have changed are checked again.
 import argparse
 import contextlib
 import csv
-import hashlib
-import html
 import json
 import sys
 import tomllib
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, ElementTree, SubElement, indent
+
+from jinja2 import Environment, StrictUndefined
 
 from multigpu.checking.catalog import Catalog, Course, Exercise, this_course
 from multigpu.checking.learner import WarmServer
@@ -27,6 +26,7 @@ from multigpu.checking.verdicts import Verdict
 
 FIELDS = ("learner", "exercise", "status", "message_id", "passed", "total", "points")
 DEFAULT_POINTS = 1.0
+SIGNS = {"pass": "✓", "not_started": "·", "missing_file": "·", "checker_fault": "!"}
 Results = dict[str, list[Verdict]]  # by learner, in the order of the folders
 
 
@@ -235,91 +235,23 @@ class Classroom:
 
     def page(self, results: Results) -> str:
         """One static page: learners × exercises, and below it what each one was told."""
-        by_module = groupby(self.exercises, key=lambda exercise: exercise.chapter.module)
-        modules = "".join(f'<th colspan="{len([*own])}">{name}</th>' for name, own in by_module)
-        names = "".join(f'<th scope="col"><span>{e.function}</span></th>' for e in self.exercises)
-        most = sum(self.points[e.name] for e in self.exercises)
-        rows, told = [], []
-        for learner, verdicts in results.items():
-            name = html.escape(learner)
-            anchor = hashlib.sha256(learner.encode()).hexdigest()[:8]
-            cells = "".join(
-                f'<td class="{v.status}"><a href="#{anchor}-{v.exercise}" '
-                f'title="{html.escape(v.exercise)}: {html.escape(v.message_id or v.status)}">'
-                f"{SIGNS.get(v.status, '×')}</a></td>"
-                for v in verdicts
-            )
-            total = sum(map(self.earned, verdicts))
-            rows.append(
-                f'<tr><th scope="row"><a href="#{anchor}">{name}</a></th>'
-                f"<td>{total:g} of {most:g}</td>{cells}</tr>"
-            )
-            told += [f'<h2 id="{anchor}">{name}</h2>', *self._told(verdicts, anchor)]
-        return PAGE.format(
-            style=STYLE,
-            modules=modules,
-            names=names,
-            rows="\n".join(rows),
-            told="\n".join(told),
-            learners=len(results),
-            exercises=len(self.exercises),
+        most = sum(self.points[exercise.name] for exercise in self.exercises)
+        template = Path(__file__).with_name("grades.html").read_text(encoding="utf-8")
+        pages = Environment(autoescape=True, trim_blocks=True, undefined=StrictUndefined)
+        return pages.from_string(template).render(
+            results=results,
+            exercises=self.exercises,
+            modules=Counter(exercise.chapter.module for exercise in self.exercises),
+            signs=SIGNS,
+            points=lambda verdicts: f"{sum(map(self.earned, verdicts)):g} of {most:g}",
+            by_message=by_message,
         )
 
-    def _told(self, verdicts: Sequence[Verdict], anchor: str) -> Iterator[str]:
-        """Each message once, below all exercises that got it."""
-        groups: dict[tuple[str, str, str], list[Verdict]] = defaultdict(list)
-        for v in verdicts:
-            message = "" if v.status == "not_started" else v.message
-            groups[v.status, message, v.output.strip()].append(v)
-        for (status, message, output), group in groups.items():
-            names = ", ".join(
-                f'<span id="{anchor}-{v.exercise}">{v.exercise}</span>' for v in group
-            )
-            sign = f'<b class="{status}">{SIGNS.get(status, "×")}</b> {status}'
-            message_id = group[0].message_id or status
-            small = f" <small>{html.escape(message_id)}</small>" if message_id != status else ""
-            tag = "h3" if message else "p"
-            yield f"<{tag}>{sign} {names}{small}</{tag}>"
-            if message:
-                yield f"<pre>{html.escape(message)}</pre>"
-            if output:
-                printed = html.escape(output)
-                yield f"<details><summary>printed</summary><pre>{printed}</pre></details>"
 
-
-SIGNS = {"pass": "✓", "not_started": "·", "missing_file": "·", "checker_fault": "!"}
-
-STYLE = """
-:root { color-scheme: light dark }
-body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem }
-.table { overflow-x: auto }
-table { border-collapse: collapse }
-th, td { border: 1px solid #8886; padding: .2rem .5rem; text-align: center; white-space: nowrap }
-thead th { font-size: .8rem; vertical-align: bottom }
-thead th span { writing-mode: vertical-rl; transform: rotate(180deg); font-weight: normal }
-tbody th { text-align: left; position: sticky; left: 0; background: Canvas }
-td a { display: block; text-decoration: none; color: inherit }
-.pass { color: #1a7f37 } .wrong, .crash, .hang { color: #b35900 } .checker_fault { color: #8250df }
-h2, h3, p { overflow-wrap: anywhere }
-:target { background: #fc08 }
-pre { background: #8882; padding: .6rem; overflow-x: auto; white-space: pre-wrap }
-small { color: #777; font-weight: normal }
-"""
-
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1"><title>Grades</title>
-<style>{style}</style></head><body>
-<h1>Grades</h1>
-<p>{learners} learners, {exercises} exercises. ✓ pass, × wrong, crash or hang, · not started or no
-file, ! a fault of the checker. Each mark links to the message that the learner got.</p>
-<div class="table"><table>
-<thead><tr><th scope="col" rowspan="2">learner</th><th scope="col" rowspan="2">points</th>
-{modules}</tr>
-<tr>{names}</tr></thead>
-<tbody>
-{rows}
-</tbody></table></div>
-{told}
-</body></html>
-"""
+def by_message(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
+    """Verdicts with the same message, which the page shows once for all of them."""
+    groups: dict[tuple[str, str, str], list[Verdict]] = defaultdict(list)
+    for v in verdicts:
+        message = "" if v.status == "not_started" else v.message
+        groups[v.status, message, v.output.strip()].append(v)
+    return [*groups.values()]
