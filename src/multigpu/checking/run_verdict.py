@@ -246,21 +246,22 @@ def raised(ending: Ending) -> Refused | None:
     if error is None:
         return None
     exercise = ending.exercise
-    if error["refused_by_us"] and error["type"] == "MissingFunction":
-        others = error["text"]
+    if error["unfit"]:
+        message_id, came = error["unfit"]
+        if message_id == "signature":
+            return Wrong(
+                "signature",
+                expected=exercise.signature.text,
+                came=came,
+                usually="a parameter was left out or added. The checks call it as the task "
+                "describes.",
+            )
         return Wrong(
             "missing_function",
             expected=f"a function {exercise.signature.text} in {ending.path.name}",
-            came=f"only these: {others}" if others else "no function at all",
+            came=f"only these: {came}" if came else "no function at all",
             usually=f"it was renamed or deleted. `multigpu reset {exercise.name}` restores "
             "the starter.",
-        )
-    if error["refused_by_us"]:
-        return Wrong(
-            "signature",
-            expected=exercise.signature.text,
-            came=error["text"],
-            usually="a parameter was left out or added. The checks call it as the task describes.",
         )
     frames = [frame for frame in error["frames"] if ending.is_learners(frame[0])]
     if error["type"] == "NotImplementedError" and frames and frames[-1] == error["frames"][-1]:

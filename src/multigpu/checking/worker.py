@@ -132,8 +132,8 @@ def run(request: Request, devices_or_rank: Any, say: Write) -> None:
         tracer.stop()
         with contextlib.suppress(Exception):  # the learner's code may have closed it
             print(end="", flush=True)  # the run may be ended as soon as this is known
-        by_us = {"refused_by_us": isinstance(error, MissingFunction | SignatureMismatch)}
-        said = describe_exception(error) | by_us | tracer.notes()
+        unfit = error.args if isinstance(error, Unfit) else None
+        said = describe_exception(error) | {"unfit": unfit} | tracer.notes()
         said |= {"time": time.monotonic(), "costly": costly_imports(), "inside": inside(error)}
         say({"phase": "raised", **said})
         return
@@ -198,12 +198,11 @@ def put_behind(thread: str) -> None:
 # --- the learner's module ------------------------------------------------------------------------
 
 
-class SignatureMismatch(Exception):
-    """The learner's function cannot be called as the checks call it."""
+class Unfit(Exception):
+    """The learner's module has no function that can be called as the checks call it.
 
-
-class MissingFunction(Exception):
-    """The learner's module does not have the function."""
+    Its arguments are the id of the message, and what there is instead.
+    """
 
 
 def load(request: Request) -> types.ModuleType:
@@ -235,9 +234,9 @@ def find(submission: types.ModuleType, exercise: Exercise) -> Any:
     if found is None:
         own = vars(submission).items()
         names = [n for n, v in own if getattr(v, "__module__", None) == submission.__name__]
-        raise MissingFunction(", ".join(names))
+        raise Unfit("missing_function", ", ".join(names))
     if not callable(found):
-        raise SignatureMismatch(f"{name} is not a function but a {type(found).__name__}")
+        raise Unfit("signature", f"{name} is not a function but a {type(found).__name__}")
     try:
         signature = inspect.signature(found)
     except (TypeError, ValueError):  # built in C: the call itself will tell
@@ -248,7 +247,7 @@ def find(submission: types.ModuleType, exercise: Exercise) -> Any:
         empty = inspect.Signature.empty  # the names alone are easier to read
         bare = [p.replace(annotation=empty) for p in signature.parameters.values()]
         bare_signature = signature.replace(parameters=bare, return_annotation=empty)
-        raise SignatureMismatch(f"{name}{bare_signature}") from error
+        raise Unfit("signature", f"{name}{bare_signature}") from error
     return found
 
 
