@@ -179,20 +179,16 @@ def code_of(source: str, function: str) -> str:
     tree, lines = ast.parse(source), source.splitlines()
     tree.body = [n for n in tree.body if getattr(n, "name", function) == function or is_private(n)]
     exercise, *_ = parts = reached(tree, function)
-    methods = exercise.body if isinstance(exercise, ast.ClassDef) else []
-    dropped = set[int]()  # lines of docstrings, each with the blank one below it
-    for node in (exercise, *(method for method in methods if not is_private(method))):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
-            text, *code = node.body
-            if code:  # without anything else it must stay
-                end = last_line(text) + (1 if lines[last_line(text)].strip() else 2)
-                dropped |= set(range(text.lineno, end))
-    texts = {}
-    for node in parts:
-        first = first_line(node)
-        numbers = [n for n in range(first, last_line(node) + 1) if n not in dropped]
-        texts[first] = "\n".join(lines[number - 1] for number in numbers)
-    return "\n\n\n".join(texts[first] for first in sorted(texts))
+    assert isinstance(exercise, ast.FunctionDef | ast.ClassDef)
+    task = range(0)  # its lines, with the blank one below it
+    if ast.get_docstring(exercise):
+        first, end = exercise.body[0].lineno, last_line(exercise.body[0])
+        task = range(first, end + 1 + (lines[end : end + 1] == [""]))
+    texts = []
+    for node in sorted(parts, key=first_line):
+        numbers = range(first_line(node), last_line(node) + 1)
+        texts.append("\n".join(lines[number - 1] for number in numbers if number not in task))
+    return "\n\n\n".join(texts)
 
 
 def reset_options(parser: argparse.ArgumentParser) -> None:

@@ -309,6 +309,7 @@ LIMIT = 3
 
 class Bucketed(torch.nn.Module):
     def __init__(self, x):
+        """Take x."""
         self.size = _size(x)
 
     def _put(self): ...
