@@ -222,7 +222,8 @@ class Declaration:
     rights: list[Program] = field(default_factory=list)
     properties: list[Property] = field(default_factory=list)
     remarks: list[Callable[..., str | None]] = field(default_factory=list)
-    results_of_mistakes: dict[Any, Any] = field(default_factory=dict)  # see judging.Diagnosis
+    runs_of_mistakes: dict[Any, Any] = field(default_factory=dict)  # see judging.Diagnosis
+    endings_of_mistakes: dict[Any, Any] = field(default_factory=dict)
     _parts: dict[str, Callable[..., Any]] = field(default_factory=dict)
     _right_results: dict[Case, Any] = field(default_factory=dict)
 
