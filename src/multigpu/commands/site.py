@@ -9,23 +9,20 @@ carry the same docstrings, and a half-written answer must not cause a build at e
 import hashlib
 import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
 
-import psutil
 from filelock import FileLock
 from rich.console import Console
 from rich.text import Text
 
 from multigpu.checking.catalog import Course, CourseNotFound, this_course
 from multigpu.checking.lessons import LESSONS
-from multigpu.ranks.process_tree import adopt_orphans, descendants
+from multigpu.ranks.process_tree import leaving_no_process
 
 SOURCES = (
     *("docs", "notebooks", "src", "solutions", "exercises/hints", "constraints.txt"),
@@ -34,7 +31,6 @@ SOURCES = (
 )
 INSTALL = "pip install -e '.[course]' -c constraints.txt in the repository, or make start"
 BUILT_WITH = ("sphinx", "nbsphinx", "pydata_sphinx_theme", "nbclient", "latex2mathml", "pypandoc")
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FAILED = "failed: "  # before the digest in the stamp
 MADE = {"_build", "_notebooks", "__pycache__", ".ipynb_checkpoints"}
 LESSONS_AS_NOTEBOOKS = ("notebooks", "lessons")  # made by the build, run and changed by readers
@@ -140,32 +136,6 @@ def _run_sphinx(root: Path) -> bool:
         warnings.seek(0)
         sys.stderr.write(warnings.read())
     return sphinx.returncode == 0
-
-
-@contextmanager
-def leaving_no_process() -> Iterator[None]:
-    """End processes that were started inside and still run: kernels, terminals, a stopped build.
-
-    A signal that ends a process at once would leave them, so here it is a ``KeyboardInterrupt``.
-    They are killed: a build that executes notebooks takes the gentle signals for the cell's.
-    """
-    adopt_orphans()
-    before = descendants()
-    usual = {ending: signal.signal(ending, signal.default_int_handler) for ending in ENDINGS}
-    try:
-        yield
-    finally:
-        for ending in ENDINGS:
-            signal.signal(ending, signal.SIG_IGN)  # an impatient second Ctrl-C
-        for _ in range(10):  # one may answer the loss of a child with a new one
-            if not (started := [each for each in descendants() if each not in before]):
-                break
-            for process in started:
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
-            psutil.wait_procs(started, timeout=5)
-        for ending, handler in usual.items():
-            signal.signal(ending, handler)
 
 
 def main() -> int:
