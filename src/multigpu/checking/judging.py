@@ -72,12 +72,14 @@ def examine(run: Run, learner: Learner, *, first: bool) -> None:
             if found is None:
                 continue
             came, where = (found, "") if isinstance(found, str) else found
-            raise told(
+            raise broken_property(
                 run.declaration, each, case, came, where or place_of(each.id, learner.exercise)
             )
 
 
-def told(declaration: Declaration, broken: Property, case: Case, came: str, where: str) -> Wrong:
+def broken_property(
+    declaration: Declaration, broken: Property, case: Case, came: str, where: str
+) -> Wrong:
     """What to raise for a property that does not hold."""
     fill = declaration.fill
     usually = " ".join(fill(text, case) for text in (broken.usually, broken.fix) if text)
@@ -177,7 +179,7 @@ class Diagnosis:
         if not self.explain or ends not in ("crash", "hang", "mismatch", "unusable"):
             return refused
         done = stuck_in(refused, self.cases)
-        noted = raised(refused) and refused.message_id != UNUSABLE  # shown with the exception
+        noted = is_exception(refused) and refused.message_id != UNUSABLE  # shown with the exception
         if done is not None and done < len(self.cases) and not noted:
             refused.came += f"\n{IN_CASE}{self.cases[done].title}"
         began = time.monotonic()
@@ -323,7 +325,9 @@ class Diagnosis:
         broken = [each for each in self.declaration.properties if each.id == own]
         if not broken:
             return None
-        return told(self.declaration, broken[0], self.cases[done], found[2], refused.where)
+        return broken_property(
+            self.declaration, broken[0], self.cases[done], found[2], refused.where
+        )
 
     def _renamed(self, refused: Refused, mistake: Mistake) -> Refused:
         """The refusal of this run, explained by a mistake."""
@@ -346,7 +350,7 @@ def stuck_in(refused: Refused, cases: Sequence[Case]) -> int | None:
         return next((titles.index(note) for note in refused.notes if note in titles), None)
     ranks = range(trace.world_size)
     ends = [[s.end for s in trace.spans if (s.rank, s.label) == (r, DONE)] for r in ranks]
-    if raised(refused) and refused.finding is not None:
+    if is_exception(refused) and refused.finding is not None:
         return len(ends[refused.finding.ranks[0]])
     of_all = [call for call in trace.collectives() if len(call.members) == len(ranks)]
     made = Counter((bisect(ends[call.rank], call.time), call.rank) for call in of_all)
@@ -357,7 +361,7 @@ def stuck_in(refused: Refused, cases: Sequence[Case]) -> int | None:
     return min([*uneven, *(len(ends[rank]) for rank in there)])
 
 
-def raised(refused: Refused) -> bool:
+def is_exception(refused: Refused) -> bool:
     """Whether a run ended with an exception, and ranks did not get stuck."""
     return refused.finding is None or refused.finding.kind in ("exception", "exit")
 
@@ -378,7 +382,7 @@ def ending(refused: Refused, cases: Sequence[Case]) -> tuple[Any, ...]:
     finding, done = refused.finding, None
     if refused.trace is not None:  # one process may raise in any case that shows the mistake
         done = stuck_in(refused, cases)
-    if finding is None or raised(refused):
+    if finding is None or is_exception(refused):
         came = (refused.came or refused.text).partition("\n")[0]
         # `None * 2` and `None *= 2.0` are the same mistake
         unlike = r"(?<=operand type\(s\)) for \S+:|'int'|'float'|:\d+"

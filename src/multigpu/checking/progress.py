@@ -15,7 +15,7 @@ from multigpu.checking.catalog import Catalog, Course, Exercise, find_course
 from multigpu.checking.source import digest_of, fingerprint, written_in
 from multigpu.checking.verdicts import Verdict
 
-State = Literal["pass", "failed", "written", "starter"]
+State = Literal["pass", "failed", "unchecked", "starter"]
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,12 @@ class Progress:
         try:
             written = exercise.function in written_in(source, module, self.course)
         except (SyntaxError, ValueError):
-            return "written"
+            return "unchecked"
         status = self.status(exercise)
         if not written:  # a starter that is broken code may have been checked as it is
             return "failed" if status in ("hang", "wrong") else "starter"
         if status is None:
-            return "written"
+            return "unchecked"
         return "pass" if status == "pass" else "failed"
 
     def status(self, exercise: Exercise) -> str | None:

@@ -112,9 +112,9 @@ def refuse_bad_endings(
         first_of(endings, forbidden)
         or (forbidden_call(endings[0], trace) if trace else None)
         or (of_finding(endings, finding) if finding else None)
-        or first_of(endings, fault)
+        or first_of(endings, worker_failed)
         or first_of(sorted(endings, key=waits_for_others), excess)
-        or first_of(endings, raised)
+        or first_of(endings, exception_of)
         or first_of(endings, died)
         or first_of(endings, unclean)
     )
@@ -186,10 +186,12 @@ def of_finding(endings: Sequence[Ending], finding: Finding) -> Refused | None:
     all_of_them = len(finding.ranks) == len(endings) > 1
     who = "every rank" if all_of_them else ranks_in_words(finding.ranks)
     blamed = [replace(endings[rank], who=who) for rank in finding.ranks]
-    return first_of(blamed, raised) or first_of(blamed, fault) or first_of(blamed, died)
+    return (
+        first_of(blamed, exception_of) or first_of(blamed, worker_failed) or first_of(blamed, died)
+    )
 
 
-def fault(ending: Ending) -> Refused | None:
+def worker_failed(ending: Ending) -> Refused | None:
     """The worker's own code failed: that is the learner's doing once the learner's code ran."""
     text = ending.phases.get("fault", {}).get("traceback", "").strip()
     if not text and (ending.report["status"] != BROKEN or "left" in ending.phases):
@@ -211,7 +213,7 @@ def excess(ending: Ending) -> Refused | None:
     if passed is None:
         return None
     if {"raised", "ending"} <= ending.phases.keys():  # the exception came before
-        return raised(ending)
+        return exception_of(ending)
     if passed == "memory":
         return ending.refused(
             "crash",
@@ -240,7 +242,7 @@ def place_of(message_id: str, exercise: Exercise) -> str:
     return f"{message_id.partition('.')[0]} in {exercise.file}"
 
 
-def raised(ending: Ending) -> Refused | None:
+def exception_of(ending: Ending) -> Refused | None:
     """The learner's code raised an exception, which the worker described as plain data."""
     error = ending.phases.get("raised")
     if error is None:

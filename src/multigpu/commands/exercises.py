@@ -19,11 +19,11 @@ from multigpu.checking.source import first_line, last_line, put_back, reached, s
 from multigpu.commands.showing import console, heading, indented, mark, show_beside
 
 # An exercise's state in the list has the mark of this verdict.
-LIKE_STATUS = {"pass": "pass", "failed": "wrong", "written": "not_started", "starter": None}
+LIKE_STATUS = {"pass": "pass", "failed": "wrong", "unchecked": "not_started", "starter": None}
 WORDS = {
     "pass": "done",
     "failed": "does not pass yet",
-    "written": "changed since its last check",
+    "unchecked": "not checked as it is now",
     "starter": "",
 }
 NARROWEST = 15  # columns for the names of a chapter
@@ -49,7 +49,7 @@ def run_list(options: argparse.Namespace) -> int:
             show_beside(start, Text(f"{word}: " if word else "") + summary, out)
     done = sum(state == "pass" for state in states.values())
     out.print(f"\n{done} of {len(states)} done")
-    if "written" in states.values():
+    if "unchecked" in states.values():
         out.print("check changed exercises with: multigpu check NAME", style="dim")
     return 0
 

@@ -343,7 +343,7 @@ def refused(error: Exception, options: argparse.Namespace) -> int:
     if os.environ.get("LOCAL_RANK", "0") == "0":
         said = str(error)
         if isinstance(error, NeedsTorchrun):
-            said = error.with_program(on_ranks(options))
+            said = error.with_program(torchrun_command(options))
         # With another cause the message quotes the learner's code.
         if isinstance(error, CheckpointError) or not error.__cause__:
             said = as_options(said, [field.name for field in dataclasses.fields(TrainConfig)])
@@ -353,7 +353,7 @@ def refused(error: Exception, options: argparse.Namespace) -> int:
     return 2
 
 
-def on_ranks(options: argparse.Namespace) -> str:
+def torchrun_command(options: argparse.Namespace) -> str:
     """The given command as torchrun would start it: with mode ddp, or another mode for ranks."""
     given = given_fields(options)
     if given.get("mode", "auto") in ("auto", "single", "dp"):

@@ -154,7 +154,7 @@ def test_a_pass_holds_until_the_code_changes(command, course):
     write(course, SPLIT.replace("rows", "row"))
     out = command("list")[1]
     assert "0 of 7" in out
-    assert f"○ split           {exercises.WORDS['written']}: " in out
+    assert f"○ split           {exercises.WORDS['unchecked']}: " in out
     assert out.endswith("multigpu check NAME\n")
 
 
@@ -168,7 +168,7 @@ def test_a_pass_does_not_outlive_a_stricter_check(command, course):
     check_file.write_text(check_file.read_text() + "\n# one more case\n")
     out = command("list")[1]
     assert "0 of 7" in out
-    assert f"○ split           {exercises.WORDS['written']}: " in out
+    assert f"○ split           {exercises.WORDS['unchecked']}: " in out
 
 
 def test_what_is_saved_during_a_check_is_not_checked_yet(command, course, monkeypatch):
@@ -181,7 +181,7 @@ def test_what_is_saved_during_a_check_is_not_checked_yet(command, course, monkey
     monkeypatch.setattr(session, "check_with", saves_meanwhile)
     write(course, SPLIT)
     assert command("check", "split")[0] == 0
-    assert f"○ split           {exercises.WORDS['written']}: " in command("list")[1]
+    assert f"○ split           {exercises.WORDS['unchecked']}: " in command("list")[1]
 
 
 def test_next_shows_the_task_and_what_is_open_in_a_file(command, course):
@@ -418,7 +418,7 @@ def test_broken_code_to_mend_is_checked_and_shown_as_it_is(command, course):
     assert (code, "rank_zero_metric  hang" in out) == (1, True)
     assert f"✗ rank_zero_metric     {words['failed']}: " in command("list")[1]
     shutil.copy(course.solutions / "hangs.py", course.exercises)
-    assert f"rank_zero_metric     {words['written']}: " in command("list")[1]
+    assert f"rank_zero_metric     {words['unchecked']}: " in command("list")[1]
     assert command("check", "rank_zero_metric")[0] == 0
     assert f"✓ rank_zero_metric     {words['pass']}: " in command("list")[1]
     assert command("reset", "rank_zero_metric", "--yes")[0] == 0
