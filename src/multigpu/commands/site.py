@@ -25,7 +25,7 @@ from multigpu.checking.lessons import LESSONS
 from multigpu.ranks.process_tree import leaving_no_process
 
 SOURCES = (
-    *("docs", "notebooks", "src", "solutions", "exercises/hints", "constraints.txt"),
+    *("docs", "notebooks", "src", "solutions", "exercises/hints", "constraints.txt", "course.toml"),
     "tests/exercises",  # the troubleshooting page lists their mistakes
     "tests/unit/devices/differences.toml",  # the tables of the page on virtual GPUs
 )

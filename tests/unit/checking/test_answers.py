@@ -33,7 +33,7 @@ def gather(outputs, device):
 @pytest.fixture
 def course(tmp_path, monkeypatch):
     """A copy of the course whose exercises the test writes."""
-    for folder in ("solutions", "tests"):
+    for folder in ("solutions", "tests", "course.toml"):
         (tmp_path / folder).symlink_to(ROOT / folder)
     (tmp_path / "exercises").mkdir()
     monkeypatch.delenv("MULTIGPU_ANSWERS", raising=False)

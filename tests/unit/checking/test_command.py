@@ -33,7 +33,8 @@ WRONG_SPLIT = SPLIT.replace("chunk.to(device)", "chunk.to(devices[0])")
 @pytest.fixture
 def course(tmp_path, monkeypatch, server):
     """A copy of the course with fresh starters; the command runs in it, in the warm server."""
-    (tmp_path / "tests").symlink_to(COURSE.root / "tests")
+    for name in ("tests", "course.toml"):
+        (tmp_path / name).symlink_to(COURSE.root / name)
     for folder in ("solutions", "exercises"):
         (tmp_path / folder).mkdir()
     shutil.copy(COURSE.solutions / FILE, tmp_path / "solutions")  # one chapter is enough

@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from multigpu.checking.catalog import CHAPTERS, Exercise, Signature
+from multigpu.checking.catalog import Chapter, Exercise, Signature
 from multigpu.checking.run_verdict import Ending, explanation, refuse_bad_endings
 from multigpu.checking.verdicts import CheckerFault, Refused
 from multigpu.ranks.errors import Finding
 from multigpu.ranks.resource_monitor import Limits
 from multigpu.ranks.trace import Trace
 
-EXERCISE = Exercise(CHAPTERS[3], "average", Signature(("tensor",), (), "average(tensor)"), "")
+CHAPTER = Chapter("distributed_data_parallel", "DistributedDataParallel by hand")
+EXERCISE = Exercise(CHAPTER, "average", Signature(("tensor",), (), "average(tensor)"), "")
 
 
 def ending(rank, *said, status):
