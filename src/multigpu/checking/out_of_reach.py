@@ -36,7 +36,7 @@ def put_out_of_reach(folders: Iterable[str], own: str) -> None:
     def look(event: str, arguments: tuple[Any, ...]) -> None:
         if event not in REACHING:  # nearly always: a look at a frame is an event, too
             return
-        names = arguments[:1]
+        names: Iterable[Any] = arguments[:1]
         if event in PROGRAMS:
             names = arguments[1] if isinstance(arguments[1], list | tuple) else arguments[1:2]
         texts = [os.fsdecode(n) for n in names if isinstance(n, str | bytes | os.PathLike)]
