@@ -220,7 +220,7 @@ class Declaration:
     properties: list[Property] = field(default_factory=list)
     remarks: list[Callable[..., str | None]] = field(default_factory=list)
     runs_of_mistakes: dict[Any, Any] = field(default_factory=dict)  # see judging.Diagnosis
-    endings_of_mistakes: dict[Any, Any] = field(default_factory=dict)
+    endings_of_mistakes: dict[Any, tuple[Any, ...] | None] = field(default_factory=dict)
     _parts: dict[str, Callable[..., Any]] = field(default_factory=dict)
     _right_results: dict[Case, Any] = field(default_factory=dict)
 
