@@ -15,7 +15,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from multigpu.checking.catalog import CHAPTERS
+from multigpu.checking.catalog import Catalog, Course
 from multigpu.scaling.comparison import Machine
 
 DOCS = Path(__file__).resolve().parent
@@ -45,7 +45,7 @@ def main() -> None:
         file.write(f"# {date.today()}, {Machine.here()}\n")
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["module", "exercises", "checks", "processor seconds"])
-        for chapter in CHAPTERS:
+        for chapter in Catalog(Course(DOCS.parent)).chapters:
             before = processor_seconds()
             verdicts = check(chapter.module)
             checks = sum(verdict["total"] for verdict in verdicts)

@@ -13,7 +13,6 @@ from multigpu.checking.catalog import CourseNotFound, UnknownExercise
 HOMES = {  # the module of a command that is not called like it
     **dict.fromkeys(("list", "next", "hint", "solution", "reset"), "exercises"),
     "watch": "check",
-    "partition": "repartition",
     "trace": "run",
 }
 COMMANDS = {

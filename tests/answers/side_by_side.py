@@ -41,7 +41,8 @@ def ids_side_by_side(
             for mistake, run in runs_of(left[start : start + AT_A_TIME], check, learner)
         }
         diagnosis = Diagnosis(check.declaration, learner, check.cases)
-        diagnosis.known_runs.update({each: run.without_trace() for each, run in runs.items()})
+        known = check.declaration.runs_of_mistakes
+        known |= {diagnosis.key(m, check.cases): run.without_trace() for m, run in runs.items()}
         ids |= {each: id for each, run in runs.items() if (id := id_of(run, diagnosis))}
         left = [mistake for mistake in runs if mistake not in ids]
     return ids

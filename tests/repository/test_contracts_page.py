@@ -51,7 +51,7 @@ def test_the_page_names_every_room_and_nothing_else_as_existing() -> None:
 def test_the_fields_of_json_are_those_of_the_contract() -> None:
     page = " ".join((REFERENCE / "contracts.rst").read_text().split())
     fields = page.partition("Each item has ")[2].partition(". *")[0]
-    record = Verdict("data_parallel.split", "pass", None, "", 1, 1, 0.5).record()
+    record = Verdict("data_parallel.split", "pass", None, {}, 1, 1, 0.5).record()
     assert re.findall(r"``(\w+)``", fields) == list(record)
 
 

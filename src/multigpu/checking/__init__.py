@@ -5,7 +5,8 @@ file says, and ``judging.py`` how an answer is judged by it: the learner's code 
 (``learner.py``), what came back is compared, and ``Wrong`` is raised with an explanation.
 docs/reference/checks.rst tells how it all works.
 
-Nothing here imports torch or pytest before it is needed: the command must start quickly.
+The package itself, and what lists exercises, imports neither torch nor pytest: the command must
+start quickly.
 """
 
 from multigpu.checking.encoding import Foreign, Returned, describe

@@ -102,9 +102,9 @@ def _why_not_yours(exercise: Exercise, progress: Progress) -> str:
     except SyntaxError as error:
         return f"yours has a syntax error in line {error.lineno}"
     state = progress.state(exercise)
-    if state == "written":  # it is checked with all of the file that has no verdict either
+    if state == "unchecked":  # it is checked with all of the file that has no verdict either
         chapter = [e for e in progress.catalog.exercises if e.chapter == exercise.chapter]
-        names = [e.name for e in chapter if progress.state(e) == "written"]
+        names = [e.name for e in chapter if progress.state(e) == "unchecked"]
         print(f"checking what you wrote in {path.name} ...", flush=True)  # takes some seconds
         _multigpu_check(progress.course, *names)
         progress = Progress(progress.course)  # with the verdicts that the command has noted

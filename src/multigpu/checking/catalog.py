@@ -62,6 +62,10 @@ class Course:
         """The built site."""
         return self.root / "docs" / "_build" / "html"
 
+    def checks_of(self, module: str) -> list[Path]:
+        """The files that declare the exercises of a module, and those that help them."""
+        return [*(self.checks / module).glob("*.py")]
+
     def check_file(self, module: str, function: str) -> Path:
         """The file that declares an exercise."""
         return self.checks / module / f"{function}.py"
@@ -96,16 +100,6 @@ def this_course(folder: Path | None = None) -> Course:
         raise
 
 
-READY_MADE_TRAINING = (
-    "torch.nn.parallel",
-    "torch.utils.data.distributed",
-    "torch.distributed.algorithms",
-    "torch.distributed.optim",
-    "torch.distributed.fsdp",
-    "torch.distributed._composable",  # fully_shard under its first name
-)
-
-
 @dataclass(frozen=True)
 class Chapter:
     """One exercise module: its title, and what may not be used in it.
@@ -119,43 +113,6 @@ class Chapter:
     title: str
     refused: tuple[str, ...] = ()
     messages_only: bool = False
-
-
-CHAPTERS = (
-    Chapter(
-        "data_parallel",
-        "Data parallelism by hand",
-        refused=("torch.nn.parallel", "torch.cuda.comm"),  # nn.DataParallel is in the first
-    ),
-    Chapter(
-        "collectives",
-        "Collectives from send and recv",
-        messages_only=True,
-    ),
-    Chapter("model_server", "The model server"),
-    Chapter(
-        "distributed_data_parallel",
-        "DistributedDataParallel by hand",
-        refused=READY_MADE_TRAINING,
-    ),
-    Chapter("costs", "What will it cost?"),
-    Chapter(
-        "memory",
-        "Precision and recomputation",
-        refused=(
-            *("torch.utils.checkpoint", "torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler"),
-            *READY_MADE_TRAINING,
-        ),
-    ),
-    Chapter("sharding", "Sharded optimizers and models", refused=READY_MADE_TRAINING),
-    Chapter("pipeline", "Pipeline parallelism", refused=("torch.distributed.pipelining",)),
-    Chapter("tensor_parallel", "Tensor parallelism", refused=("torch.distributed.tensor",)),
-    Chapter("context_parallel", "Long sequences", refused=("torch.distributed.tensor",)),
-    Chapter("experts", "Experts"),
-    Chapter("mesh", "Two and three dimensions", refused=READY_MADE_TRAINING),
-    Chapter("hangs", "Programs that hang", refused=READY_MADE_TRAINING),
-    Chapter("planning", "Plan a run"),
-)
 
 
 @dataclass(frozen=True)
@@ -221,29 +178,25 @@ class Catalog:
 
     @cached_property
     def chapters(self) -> tuple[Chapter, ...]:
-        """Those of this course that have a solution, then any others, by name.
+        """The modules with a solution: those in ``course.toml`` in its order, then others by name.
 
-        A course of one's own says in ``course.toml`` what a chapter refuses:
+        A table of it says how to call a chapter, and what its exercises may not use:
 
             [my_chapter]
+            title = "Sorting"
             refused = ["torch.nn.parallel"]
         """
-        solutions = {path.stem: path for path in sorted(self.course.solutions.glob("*.py"))}
-        known = [chapter for chapter in CHAPTERS if solutions.pop(chapter.module, None)]
         settings = self.course.root / "course.toml"
-        said = tomllib.loads(settings.read_text("utf-8")) if settings.is_file() else {}
-        others = [
-            Chapter(
-                module,
-                title=(ast.get_docstring(ast.parse(path.read_text("utf-8"))) or module).split("\n")[
-                    0
-                ],
-                refused=tuple(said.get(module, {}).get("refused", ())),
-                messages_only=bool(said.get(module, {}).get("messages_only", False)),
-            )
-            for module, path in solutions.items()
-        ]
-        return (*known, *others)
+        tables = tomllib.loads(settings.read_text("utf-8")) if settings.is_file() else {}
+        solutions = {path.stem: path for path in sorted(self.course.solutions.glob("*.py"))}
+        chapters = []
+        for module in dict.fromkeys([*tables, *solutions]):
+            if module in solutions:
+                own = tables.get(module, {})
+                title = own.get("title") or title_of(solutions[module].read_text("utf-8")) or module
+                refused = tuple(own.get("refused", ()))
+                chapters.append(Chapter(module, title, refused, own.get("messages_only", False)))
+        return tuple(chapters)
 
     @cached_property
     def exercises(self) -> tuple[Exercise, ...]:
@@ -297,6 +250,11 @@ class Catalog:
                 + ", ".join(e.name for e in found)
             )
         return found[0]
+
+
+def title_of(source: str) -> str:
+    """The first line of a module's docstring."""
+    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
 
 
 @lru_cache(maxsize=64)  # one process asks for the same few files again and again

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from multigpu.checking.declaration import Placed
+from multigpu.checking.declaration import Declaration, Placed
 from multigpu.checking.encoding import Foreign, Returned, describe
 from multigpu.checking.verdicts import count, listed, times
 
@@ -341,3 +341,78 @@ def alike_tensors(one: torch.Tensor, other: torch.Tensor) -> bool:
         return alike(one, other)
     same_odd = torch.allclose(one[odd], other[odd], equal_nan=True)
     return same_odd and alike(one.masked_fill(odd, 0), other.masked_fill(odd, 0))
+
+
+# --- one call ------------------------------------------------------------------------------------
+
+
+def compare_one(
+    declaration: Declaration, comparison: Comparison, came: Any, right: Any
+) -> Difference | None:
+    """One process's or one rank's result; after a plain call also what it did to its arguments."""
+    if declaration.call[0] == "drive":
+        return comparison.difference(came, right)
+    result = came["result"]
+    found = comparison.difference(result, right)
+    if declaration.result != "returned":
+        return _in_place(declaration, comparison, came, right, found)
+    if found is not None:
+        return found
+    touched = [name for name in declaration.keeps if name in came["changed"]]
+    if touched:
+        return Difference(
+            "input_changed",
+            f"the result is right, but the caller's {touched[0]} changed",
+            "something wrote into it in place. A method with _ at its end does that.",
+        )
+    if declaration.fresh and came["shares_memory"]:
+        return Difference(
+            "shares_memory",
+            "the result is right, but it shares memory with an argument",
+            "it is a view of the argument, or the argument itself: clone() makes a copy.",
+        )
+    if declaration.fresh and comparison.difference(came["kept"], right) is not None:
+        return Difference(
+            "result_overwritten",
+            "the result was right, but a later call has changed it",
+            "one buffer is kept for all calls, so that every result is in the same memory. Make a"
+            " new tensor in every call.",
+        )
+    return None
+
+
+def _in_place(
+    declaration: Declaration,
+    comparison: Comparison,
+    came: dict[str, Any],
+    right: Any,
+    found: Difference | None,
+) -> Difference | None:
+    """The function writes into an argument: the numbers are there, and in its own memory."""
+    name, result = declaration.result, came["result"]
+    if found is not None:
+        if comparison.difference(came["returned"], right) is None:
+            return Difference(
+                "returned_not_in_place",
+                f"the right numbers were returned, but {name} does not hold them",
+                f"`{name} = ...` gives the variable another tensor, which the caller never sees."
+                " copy_(), += and recv() write into the tensor that was given.",
+            )
+        return replace(found, came=found.came.replace("the result", name, 1))
+    memory = came["memory"]
+    if memory is not None and not result.value.flatten().equal(memory.value):
+        return Difference(
+            "other_memory",
+            f"{name} has the right numbers, but in other memory: a view that was taken before the"
+            " call does not see them",
+            "tensor.data = ..., set_() and resize_() put other memory under a tensor. copy_(), +=,"
+            " add_() and recv() write into what is there.",
+        )
+    return None
+
+
+def is_of_result(difference: Difference, declaration: Declaration) -> bool:
+    """Whether it is in what the learner's function returned: then a line is to blame for it."""
+    if declaration.call[0] == "drive":
+        return RESULT in difference.came
+    return declaration.result == "returned" and difference.kind != "input_changed"

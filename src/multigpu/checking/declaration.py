@@ -30,12 +30,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
-from multigpu.checking.source import reached
+from multigpu.checking.source import Definition, definitions, first_line, last_line, reached
 from multigpu.checking.verdicts import Status, listed
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 MARKS = ("right", "mistake", "breaks")  # decorators that mark a program
-Definition = ast.FunctionDef | ast.ClassDef
 Version = tuple[str | tuple[str, int], ...]  # of a folder of declarations
 
 
@@ -135,10 +134,8 @@ def answered(solution: str, exercise: str, answer: str) -> str:
 @lru_cache
 def _lines_of(name: str, source: str) -> tuple[int, int]:
     """Where a definition is; kept, because all mistakes take the place of the same one."""
-    (node,) = [n for n in ast.parse(source).body if getattr(n, "name", None) == name]
-    assert isinstance(node, Definition)
-    assert node.end_lineno is not None
-    return min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1, node.end_lineno
+    node = definitions(source)[name]
+    return first_line(node) - 1, last_line(node)
 
 
 @dataclass(frozen=True)
@@ -222,7 +219,8 @@ class Declaration:
     rights: list[Program] = field(default_factory=list)
     properties: list[Property] = field(default_factory=list)
     remarks: list[Callable[..., str | None]] = field(default_factory=list)
-    results_of_mistakes: dict[Any, Any] = field(default_factory=dict)  # see judging.Diagnosis
+    runs_of_mistakes: dict[Any, Any] = field(default_factory=dict)  # see judging.Diagnosis
+    endings_of_mistakes: dict[Any, tuple[Any, ...] | None] = field(default_factory=dict)
     _parts: dict[str, Callable[..., Any]] = field(default_factory=dict)
     _right_results: dict[Case, Any] = field(default_factory=dict)
 

@@ -10,7 +10,7 @@ import re
 import time
 from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
@@ -18,11 +18,12 @@ from typing import Any
 
 from multigpu.checking.catalog import Course, find_course
 from multigpu.checking.comparing import (
-    RESULT,
     Comparison,
     Difference,
     Either,
     alike_results,
+    compare_one,
+    is_of_result,
     likeliest,
     overview,
 )
@@ -71,12 +72,14 @@ def examine(run: Run, learner: Learner, *, first: bool) -> None:
             if found is None:
                 continue
             came, where = (found, "") if isinstance(found, str) else found
-            raise told(
+            raise broken_property(
                 run.declaration, each, case, came, where or place_of(each.id, learner.exercise)
             )
 
 
-def told(declaration: Declaration, broken: Property, case: Case, came: str, where: str) -> Wrong:
+def broken_property(
+    declaration: Declaration, broken: Property, case: Case, came: str, where: str
+) -> Wrong:
     """What to raise for a property that does not hold."""
     fill = declaration.fill
     usually = " ".join(fill(text, case) for text in (broken.usually, broken.fix) if text)
@@ -96,7 +99,7 @@ def compare(run: Run, case: Case) -> Difference | None:
     read = partial(declaration.read, case)
     comparison = Comparison(declaration.parts, declaration.share_of(case), read)
     if not case.world:
-        return _compare_one(declaration, comparison, came, right)
+        return compare_one(declaration, comparison, came, right)
     if isinstance(right, Either):  # all ranks have the same one of several results
         all_found = [_compare_ranks(declaration, comparison, came, each) for each in right.results]
         return likeliest(all_found)
@@ -107,7 +110,7 @@ def _compare_ranks(
     declaration: Declaration, comparison: Comparison, came: Any, right: Any
 ) -> Difference | None:
     found = [
-        _compare_one(declaration, comparison, own, expected)
+        compare_one(declaration, comparison, own, expected)
         for own, expected in zip(came, right, strict=True)
     ]
     there = [replace(each, rank=rank) for rank, each in enumerate(found) if each is not None]
@@ -115,78 +118,6 @@ def _compare_ranks(
         return None
     first = min(there, key=lambda each: (each.of_numbers, each.entry))
     return replace(first, came=f"on rank {first.rank}, {first.came}")
-
-
-def _compare_one(
-    declaration: Declaration, comparison: Comparison, came: Any, right: Any
-) -> Difference | None:
-    """One process's or one rank's result; after a plain call also what it did to its arguments."""
-    if declaration.call[0] == "drive":
-        return comparison.difference(came, right)
-    result = came["result"]
-    found = comparison.difference(result, right)
-    if declaration.result != "returned":
-        return _in_place(declaration, comparison, came, right, found)
-    if found is not None:
-        return found
-    touched = [name for name in declaration.keeps if name in came["changed"]]
-    if touched:
-        return Difference(
-            "input_changed",
-            f"the result is right, but the caller's {touched[0]} changed",
-            "something wrote into it in place. A method with _ at its end does that.",
-        )
-    if declaration.fresh and came["shares_memory"]:
-        return Difference(
-            "shares_memory",
-            "the result is right, but it shares memory with an argument",
-            "it is a view of the argument, or the argument itself: clone() makes a copy.",
-        )
-    if declaration.fresh and comparison.difference(came["kept"], right) is not None:
-        return Difference(
-            "result_overwritten",
-            "the result was right, but a later call has changed it",
-            "one buffer is kept for all calls, so that every result is in the same memory. Make a"
-            " new tensor in every call.",
-        )
-    return None
-
-
-def _in_place(
-    declaration: Declaration,
-    comparison: Comparison,
-    came: dict[str, Any],
-    right: Any,
-    found: Difference | None,
-) -> Difference | None:
-    """The function writes into an argument: the numbers are there, and in its own memory."""
-    name, result = declaration.result, came["result"]
-    if found is not None:
-        if comparison.difference(came["returned"], right) is None:
-            return Difference(
-                "returned_not_in_place",
-                f"the right numbers were returned, but {name} does not hold them",
-                f"`{name} = ...` gives the variable another tensor, which the caller never sees."
-                " copy_(), += and recv() write into the tensor that was given.",
-            )
-        return replace(found, came=found.came.replace("the result", name, 1))
-    memory = came["memory"]
-    if memory is not None and not result.value.flatten().equal(memory.value):
-        return Difference(
-            "other_memory",
-            f"{name} has the right numbers, but in other memory: a view that was taken before the"
-            " call does not see them",
-            "tensor.data = ..., set_() and resize_() put other memory under a tensor. copy_(), +=,"
-            " add_() and recv() write into what is there.",
-        )
-    return None
-
-
-def is_of_result(difference: Difference, declaration: Declaration) -> bool:
-    """Whether it is in what the learner's function returned: then a line is to blame for it."""
-    if declaration.call[0] == "drive":
-        return RESULT in difference.came
-    return declaration.result == "returned" and difference.kind != "input_changed"
 
 
 # --- which mistake it is -------------------------------------------------------------------------
@@ -248,7 +179,7 @@ class Diagnosis:
         if not self.explain or ends not in ("crash", "hang", "mismatch", "unusable"):
             return refused
         done = stuck_in(refused, self.cases)
-        noted = raised(refused) and refused.message_id != UNUSABLE  # shown with the exception
+        noted = is_exception(refused) and refused.message_id != UNUSABLE  # shown with the exception
         if done is not None and done < len(self.cases) and not noted:
             refused.came += f"\n{IN_CASE}{self.cases[done].title}"
         began = time.monotonic()
@@ -258,7 +189,7 @@ class Diagnosis:
         for number, mistake in enumerate(alike_by_running):
             if number >= TRIES and time.monotonic() - began > SECONDS:
                 break
-            if self._once(self._ending_of, mistake) == ending(refused, self.cases):
+            if self._ending_of(mistake) == ending(refused, self.cases):
                 return self._renamed(refused, mistake)
         for mistake in mistakes:
             if explains(mistake, refused):
@@ -313,50 +244,42 @@ class Diagnosis:
 
         None for one that raises, and for those that there was no time for.
         """
-        known = self.known_runs
-        missing = tuple(mistake for mistake in mistakes if mistake not in known)
-        results: list[Run | None] = self._once(self._together, missing, tuple(cases))
-        if not results:
-            began = time.monotonic()
-            for mistake in missing:
-                late = time.monotonic() - began > SECONDS
-                alone = [] if late else self._once(self._together, (mistake,), tuple(cases))
-                results = [*results, *(alone or [None])]
-        found = known | dict(zip(missing, results, strict=True))
-        return [found[mistake] for mistake in mistakes]
+        runs = self.declaration.runs_of_mistakes
+        whole = {mistake: self.key(mistake, self.cases) for mistake in mistakes}
+        keys = {m: k if k in runs else self.key(m, cases) for m, k in whole.items()}
+        missing = [mistake for mistake in mistakes if keys[mistake] not in runs]
+        together = self._together(missing, cases)
+        runs.update(zip((keys[mistake] for mistake in missing), together, strict=False))
+        began = time.monotonic()
+        for mistake in missing[len(together) :]:  # one raised what ends all
+            if time.monotonic() - began > SECONDS:
+                break
+            (runs[keys[mistake]],) = self._together([mistake], cases) or [None]
+        return [runs.get(keys[mistake]) for mistake in mistakes]
 
-    @property
-    def known_runs(self) -> dict[Mistake, Run | None]:
-        """Runs of mistakes in all cases, which need not run again in some of them."""
-        key = ("known runs", self._solution, self.learner.backing, *self.cases)
-        known: dict[Mistake, Run | None] = self.declaration.results_of_mistakes.setdefault(key, {})
-        return known
+    def key(self, mistake: Mistake, cases: Sequence[Case]) -> tuple[Any, ...]:
+        """A run of a mistake, which serves all answers that this process judges.
 
-    def _once(self, run: Callable[..., Any], *arguments: Any) -> Any:
-        """What ``run`` gives; it runs once for all answers that this process judges.
-
-        Mistakes are written into the solution, which its author may change meanwhile.
+        It is written into the solution, which its author may change meanwhile.
         """
-        known = self.declaration.results_of_mistakes
-        key = (run.__name__, self._solution, self.learner.backing, *self.cases, *arguments)
-        if key not in known:
-            known[key] = run(*arguments)
-        return known[key]
+        return self._solution, self.learner.backing, tuple(cases), mistake
 
     def _ending_of(self, mistake: Mistake) -> tuple[Any, ...] | None:
         """How a run of this mistake ends; None if it goes through."""
-        try:
-            perform(self.declaration, self._with(mistake.program), self.cases)
-        except Refused as refused:
-            return ending(refused, self.cases)
-        return None
+        known, key = self.declaration.endings_of_mistakes, self.key(mistake, self.cases)
+        if key not in known:
+            try:
+                perform(self.declaration, self._with(mistake.program), self.cases)
+                known[key] = None
+            except Refused as refused:
+                known[key] = ending(refused, self.cases)
+        return known[key]
 
     def _together(self, mistakes: Sequence[Mistake], cases: Sequence[Case]) -> list[Run | None]:
         """What each mistake gives; an empty list if they do not get through."""
         if not mistakes:
             return []
-        solution = self._solution
-        texts = [mistake.program.module(solution) for mistake in mistakes]
+        texts = [mistake.program.module(self._solution) for mistake in mistakes]
         try:
             runs = perform_programs(self.declaration, self._with(None), cases, texts)
         except Refused:
@@ -367,7 +290,7 @@ class Diagnosis:
     def _course(self) -> Course:
         return find_course(self.declaration.path)
 
-    @property
+    @cached_property
     def _solution(self) -> str:
         return (self._course.solutions / self.learner.exercise.file).read_text(encoding="utf-8")
 
@@ -402,7 +325,9 @@ class Diagnosis:
         broken = [each for each in self.declaration.properties if each.id == own]
         if not broken:
             return None
-        return told(self.declaration, broken[0], self.cases[done], found[2], refused.where)
+        return broken_property(
+            self.declaration, broken[0], self.cases[done], found[2], refused.where
+        )
 
     def _renamed(self, refused: Refused, mistake: Mistake) -> Refused:
         """The refusal of this run, explained by a mistake."""
@@ -425,7 +350,7 @@ def stuck_in(refused: Refused, cases: Sequence[Case]) -> int | None:
         return next((titles.index(note) for note in refused.notes if note in titles), None)
     ranks = range(trace.world_size)
     ends = [[s.end for s in trace.spans if (s.rank, s.label) == (r, DONE)] for r in ranks]
-    if raised(refused) and refused.finding is not None:
+    if is_exception(refused) and refused.finding is not None:
         return len(ends[refused.finding.ranks[0]])
     of_all = [call for call in trace.collectives() if len(call.members) == len(ranks)]
     made = Counter((bisect(ends[call.rank], call.time), call.rank) for call in of_all)
@@ -436,7 +361,7 @@ def stuck_in(refused: Refused, cases: Sequence[Case]) -> int | None:
     return min([*uneven, *(len(ends[rank]) for rank in there)])
 
 
-def raised(refused: Refused) -> bool:
+def is_exception(refused: Refused) -> bool:
     """Whether a run ended with an exception, and ranks did not get stuck."""
     return refused.finding is None or refused.finding.kind in ("exception", "exit")
 
@@ -457,7 +382,7 @@ def ending(refused: Refused, cases: Sequence[Case]) -> tuple[Any, ...]:
     finding, done = refused.finding, None
     if refused.trace is not None:  # one process may raise in any case that shows the mistake
         done = stuck_in(refused, cases)
-    if finding is None or raised(refused):
+    if finding is None or is_exception(refused):
         came = (refused.came or refused.text).partition("\n")[0]
         # `None * 2` and `None *= 2.0` are the same mistake
         unlike = r"(?<=operand type\(s\)) for \S+:|'int'|'float'|:\d+"

@@ -3,7 +3,6 @@
 A verdict holds as long as the exercise's code and its checks are the same.
 """
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,10 +12,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from multigpu.checking.catalog import Catalog, Course, Exercise, find_course
-from multigpu.checking.source import fingerprint, written_in
+from multigpu.checking.source import digest_of, fingerprint, written_in
 from multigpu.checking.verdicts import Verdict
 
-State = Literal["pass", "failed", "written", "starter"]
+State = Literal["pass", "failed", "unchecked", "starter"]
 
 
 @dataclass(frozen=True)
@@ -64,12 +63,12 @@ class Progress:
         try:
             written = exercise.function in written_in(source, module, self.course)
         except (SyntaxError, ValueError):
-            return "written"
+            return "unchecked"
         status = self.status(exercise)
         if not written:  # a starter that is broken code may have been checked as it is
             return "failed" if status in ("hang", "wrong") else "starter"
         if status is None:
-            return "written"
+            return "unchecked"
         return "pass" if status == "pass" else "failed"
 
     def status(self, exercise: Exercise) -> str | None:
@@ -103,11 +102,8 @@ class Progress:
 
     def _judged(self, exercise: Exercise, source: str) -> dict[str, str | None]:
         """The same for the same code and checks: an update may have made these stricter."""
-        folder, checks = self.course.checks / exercise.chapter.module, hashlib.sha256()
-        for path in sorted(folder.glob("*.py")):
-            checks.update(f"{path.name} {path.stat().st_size} ".encode() + path.read_bytes())
-        code = fingerprint(source, exercise.function)
-        return {"fingerprint": code, "checks": checks.hexdigest()}
+        checks = digest_of(self.course.checks_of(exercise.chapter.module))
+        return {"fingerprint": fingerprint(source, exercise.function), "checks": checks}
 
     def _source(self, exercise: Exercise) -> str:
         try:

@@ -8,7 +8,6 @@ for the checks to say.
 
 import linecache
 import re
-import signal
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,7 +16,7 @@ from typing import Any
 
 from multigpu.checking.catalog import Exercise
 from multigpu.checking.verdicts import CheckerFault, Refused, Status, Wrong, by_rank, printable
-from multigpu.ranks.errors import Finding, ranks_in_words
+from multigpu.ranks.errors import Finding, ranks_in_words, signal_name
 from multigpu.ranks.resource_monitor import Limits
 from multigpu.ranks.supervisor import BROKEN
 from multigpu.ranks.trace import Trace
@@ -113,9 +112,9 @@ def refuse_bad_endings(
         first_of(endings, forbidden)
         or (forbidden_call(endings[0], trace) if trace else None)
         or (of_finding(endings, finding) if finding else None)
-        or first_of(endings, fault)
+        or first_of(endings, worker_failed)
         or first_of(sorted(endings, key=waits_for_others), excess)
-        or first_of(endings, raised)
+        or first_of(endings, exception_of)
         or first_of(endings, died)
         or first_of(endings, unclean)
     )
@@ -187,10 +186,12 @@ def of_finding(endings: Sequence[Ending], finding: Finding) -> Refused | None:
     all_of_them = len(finding.ranks) == len(endings) > 1
     who = "every rank" if all_of_them else ranks_in_words(finding.ranks)
     blamed = [replace(endings[rank], who=who) for rank in finding.ranks]
-    return first_of(blamed, raised) or first_of(blamed, fault) or first_of(blamed, died)
+    return (
+        first_of(blamed, exception_of) or first_of(blamed, worker_failed) or first_of(blamed, died)
+    )
 
 
-def fault(ending: Ending) -> Refused | None:
+def worker_failed(ending: Ending) -> Refused | None:
     """The worker's own code failed: that is the learner's doing once the learner's code ran."""
     text = ending.phases.get("fault", {}).get("traceback", "").strip()
     if not text and (ending.report["status"] != BROKEN or "left" in ending.phases):
@@ -212,7 +213,7 @@ def excess(ending: Ending) -> Refused | None:
     if passed is None:
         return None
     if {"raised", "ending"} <= ending.phases.keys():  # the exception came before
-        return raised(ending)
+        return exception_of(ending)
     if passed == "memory":
         return ending.refused(
             "crash",
@@ -241,27 +242,28 @@ def place_of(message_id: str, exercise: Exercise) -> str:
     return f"{message_id.partition('.')[0]} in {exercise.file}"
 
 
-def raised(ending: Ending) -> Refused | None:
+def exception_of(ending: Ending) -> Refused | None:
     """The learner's code raised an exception, which the worker described as plain data."""
     error = ending.phases.get("raised")
     if error is None:
         return None
     exercise = ending.exercise
-    if error["refused_by_us"] and error["type"] == "MissingFunction":
-        others = error["text"]
+    if error["unfit"]:
+        message_id, came = error["unfit"]
+        if message_id == "signature":
+            return Wrong(
+                "signature",
+                expected=exercise.signature.text,
+                came=came,
+                usually="a parameter was left out or added. The checks call it as the task "
+                "describes.",
+            )
         return Wrong(
             "missing_function",
             expected=f"a function {exercise.signature.text} in {ending.path.name}",
-            came=f"only these: {others}" if others else "no function at all",
+            came=f"only these: {came}" if came else "no function at all",
             usually=f"it was renamed or deleted. `multigpu reset {exercise.name}` restores "
             "the starter.",
-        )
-    if error["refused_by_us"]:
-        return Wrong(
-            "signature",
-            expected=exercise.signature.text,
-            came=error["text"],
-            usually="a parameter was left out or added. The checks call it as the task describes.",
         )
     frames = [frame for frame in error["frames"] if ending.is_learners(frame[0])]
     if error["type"] == "NotImplementedError" and frames and frames[-1] == error["frames"][-1]:
@@ -336,7 +338,7 @@ def died(ending: Ending) -> Refused | None:
     assert status is not None, "a worker that neither ended nor passed a limit"
     message_id, came = "exit", f"the process ended early, with exit code {status}."
     if status < 0:
-        name = signal.Signals(-status).name
+        name = signal_name(-status)
         message_id = "segfault" if name in ("SIGSEGV", "SIGBUS", "SIGABRT") else "killed"
         came = f"the process died of {name}."
     return ending.refused("crash", message_id, came=came, where=ending.stack_line)

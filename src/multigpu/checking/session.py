@@ -20,7 +20,7 @@ from multigpu.checking.learner import Learner, Submission, WarmServer
 from multigpu.checking.stand_ins import spare_the_compiler
 from multigpu.checking.verdicts import Refused, Verdict, count, printable
 
-GO_ON = ("wrong",)  # after anything else the other checks would most likely say the same
+KEEPS_CHECKING = ("wrong",)  # after anything else the other checks would most likely say the same
 
 
 @dataclass(frozen=True)
@@ -61,29 +61,29 @@ class Tally:
     @property
     def stopped(self) -> bool:
         """Whether the remaining checks need not run."""
-        return self.first is not None and self.first.status not in GO_ON
+        return self.first is not None and self.first.status not in KEEPS_CHECKING
 
     def verdict(self) -> Verdict:
         """The verdict, given that all checks that could run have run."""
         first = self.first
         if first is None and not self.passed:
-            first = fault(f"no check of {self.exercise} ran")
+            first = checker_fault(f"no check of {self.exercise} ran")
         counted = (self.passed, self.total, round(self.seconds, 3))
         if first is None:  # the first remark: those of other world sizes say much the same
-            note = f"note: {printable(self.notes[0])}" if self.notes else ""
+            note = {"note": printable(self.notes[0])} if self.notes else {}
             return Verdict(self.exercise, "pass", None, note, *counted)
         return Verdict(
             self.exercise,
             first.status,
             first.message_id,
-            first.message,
+            first.parts,
             *counted,
             output=first.output,
             unwritten=first.unwritten,
         )
 
 
-def fault(text: str) -> Refused:
+def checker_fault(text: str) -> Refused:
     """What to say where a check, or the checker, is itself broken."""
     return Refused("checker_fault", "checker_fault", text)
 
@@ -153,7 +153,9 @@ class Session:
         except KeyboardInterrupt:
             raise
         except BaseException:  # a check may call pytest.skip(), which is not an Exception
-            refused = fault(f"{check.exercise.name}, in {check.name}:\n{traceback.format_exc()}")
+            refused = checker_fault(
+                f"{check.exercise.name}, in {check.name}:\n{traceback.format_exc()}"
+            )
         tally.first = tally.first or refused
         tally.seconds += time.perf_counter() - began
         return refused
@@ -193,7 +195,7 @@ def check_with(
                 raise
             except BaseException:
                 text = f"{exercise.name} cannot be checked:\n{traceback.format_exc()}"
-                session.tallies[exercise.name] = Tally(exercise.name, first=fault(text))
+                session.tallies[exercise.name] = Tally(exercise.name, first=checker_fault(text))
                 checks = []
             tally = session.tallies[exercise.name]
             for each in checks:

@@ -5,10 +5,14 @@ without its answers.
 """
 
 import ast
+import contextlib
 import hashlib
 import re
 import symtable
+from collections.abc import Iterable
 from functools import lru_cache
+from importlib.util import decode_source
+from pathlib import Path
 
 from multigpu.checking.catalog import Course
 
@@ -60,6 +64,24 @@ def imported_modules(source: str) -> set[str]:
         elif isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
     return names | {name[:end] for name in names for end in range(len(name)) if name[end] == "."}
+
+
+def imports_of(path: Path) -> set[str]:
+    """The same of a learner's file; nothing of one that is not there, or not Python."""
+    try:
+        return imported_modules(decode_source(path.read_bytes()))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()
+
+
+def digest_of(files: Iterable[Path]) -> str:
+    """A hash of the names of files and of what is in them, without those that cannot be read."""
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        with contextlib.suppress(OSError):
+            content = path.read_bytes()
+            digest.update(f"{path.name} {len(content)} ".encode() + content)
+    return digest.hexdigest()
 
 
 # --- what a learner has written ------------------------------------------------------------------
@@ -118,6 +140,27 @@ def starter_for(module: str, course: Course) -> str:
     if broken.is_file():  # the exercise is to fix broken code
         return broken.read_text(encoding="utf-8")
     return starter_of((course.solutions / f"{module}.py").read_text(encoding="utf-8"))
+
+
+def write_starter(module: str, course: Course) -> str:
+    """Write the learners' file of a module; returns whether it was "written" or "up to date".
+
+    Raises ValueError where somebody has written answers into it, or where it cannot be read.
+    """
+    path, starter = course.exercises / f"{module}.py", starter_for(module, course)
+    if path.is_file():
+        try:
+            source = decode_source(path.read_bytes())
+            written = written_in(source, module, course)
+        except (SyntaxError, ValueError) as error:
+            raise ValueError(f"{path} cannot be read: {error}. Move it away first.") from None
+        if written:
+            raise ValueError(f"{path} holds answers ({', '.join(written)}). Move it away first.")
+        if source == starter:
+            return "up to date"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(starter, encoding="utf-8")
+    return "written"
 
 
 def starter_of(source: str) -> str:

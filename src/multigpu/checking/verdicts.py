@@ -1,7 +1,7 @@
 """What a check says in the end, the exceptions by which a check says it, and its words."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,26 +20,31 @@ class Verdict:
     """The verdict on one exercise, with the first failing check explained.
 
     ``passed`` of ``total`` checks went through.  ``message_id`` names the mistake for programs
-    ("split.remainder_dropped"), ``message`` explains it to people.  A pass has no id, and a message
-    only where a check has a remark on it.  ``output`` is what the learner's code printed in that
+    ("split.remainder_dropped"), ``parts`` explain it to people: "expected", "came", "usually" and
+    "where", or "" for a text without a label.  A pass has no id, and only a "note" where a check
+    has a remark on it.  ``output`` is what the learner's code printed in that
     check.  ``unwritten`` is the function that is not written yet, where that is the verdict.
     """
 
     exercise: str
     status: Status
     message_id: str | None
-    message: str
+    parts: dict[str, str]
     passed: int
     total: int
     seconds: float
     output: str = ""
     unwritten: str | None = None
 
+    @property
+    def message(self) -> str:
+        """The parts, one below the other."""
+        return message_of(self.parts)
+
     def record(self) -> dict[str, Any]:
         """The fields that ``multigpu check --json`` prints."""
-        record = asdict(self)
-        del record["output"], record["unwritten"]
-        return record
+        names = ("exercise", "status", "message_id", "message", "passed", "total", "seconds")
+        return {name: getattr(self, name) for name in names}
 
 
 def exit_code(verdicts: Sequence[Verdict]) -> int:
@@ -83,13 +88,16 @@ class Refused(Exception):
         self.notes: list[str] = []
 
     @property
+    def parts(self) -> dict[str, str]:
+        """The parts that are known, by their labels."""
+        parts = {"": self.text, "expected": self.expected, "came": self.came}
+        parts |= {"usually": self.usually, "where": self.where}
+        return {label: printable(text) for label, text in parts.items() if text}
+
+    @property
     def message(self) -> str:
-        """The parts that are known, one below the other."""
-        lines = [self.text] if self.text else []
-        for part in ("expected", "came", "usually", "where"):
-            if value := getattr(self, part):
-                lines.append(f"{part}: {value}")
-        return printable("\n".join(lines))
+        """The parts, one below the other."""
+        return message_of(self.parts)
 
     def __str__(self) -> str:
         return self.message
@@ -114,6 +122,11 @@ class Wrong(Refused):
 
 
 # --- words ---------------------------------------------------------------------------------------
+
+
+def message_of(parts: dict[str, str]) -> str:
+    """The parts of a verdict in one text."""
+    return "\n".join(f"{label}: {text}" if label else text for label, text in parts.items())
 
 
 def printable(text: str) -> str:

@@ -27,6 +27,7 @@ from typing import Any
 from multigpu.checking import stand_ins
 from multigpu.checking.catalog import Exercise
 from multigpu.checking.encoding import Encoder, Request
+from multigpu.checking.out_of_reach import put_out_of_reach
 from multigpu.devices import meters
 from multigpu.ranks.backend import become_rank, choose_backend
 from multigpu.ranks.errors import describe_exception
@@ -40,11 +41,6 @@ from multigpu.ranks.warming import costly_imports
 BEHIND = 10  # of the kernel's priorities; with 19 few messages would come through on a busy machine
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 DEVICES = os.path.dirname(meters.__file__) + os.sep  # this layer brings GPUs into threads
-PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))  # the folder src
-INSTALLED = {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()}
-READING = {"open", "os.listdir", "os.scandir"}
-PROGRAMS = {"subprocess.Popen", "os.exec", "os.posix_spawn"}
-REACHING = READING | PROGRAMS | {"os.system"}
 WATCHED = "the exercise"  # in the place of a forbidden name
 
 
@@ -132,8 +128,8 @@ def run(request: Request, devices_or_rank: Any, say: Write) -> None:
         tracer.stop()
         with contextlib.suppress(Exception):  # the learner's code may have closed it
             print(end="", flush=True)  # the run may be ended as soon as this is known
-        by_us = {"refused_by_us": isinstance(error, MissingFunction | SignatureMismatch)}
-        said = describe_exception(error) | by_us | tracer.notes()
+        unfit = error.args if isinstance(error, Unfit) else None
+        said = describe_exception(error) | {"unfit": unfit} | tracer.notes()
         said |= {"time": time.monotonic(), "costly": costly_imports(), "inside": inside(error)}
         say({"phase": "raised", **said})
         return
@@ -198,12 +194,11 @@ def put_behind(thread: str) -> None:
 # --- the learner's module ------------------------------------------------------------------------
 
 
-class SignatureMismatch(Exception):
-    """The learner's function cannot be called as the checks call it."""
+class Unfit(Exception):
+    """The learner's module has no function that can be called as the checks call it.
 
-
-class MissingFunction(Exception):
-    """The learner's module does not have the function."""
+    Its arguments are the id of the message, and what there is instead.
+    """
 
 
 def load(request: Request) -> types.ModuleType:
@@ -235,9 +230,9 @@ def find(submission: types.ModuleType, exercise: Exercise) -> Any:
     if found is None:
         own = vars(submission).items()
         names = [n for n, v in own if getattr(v, "__module__", None) == submission.__name__]
-        raise MissingFunction(", ".join(names))
+        raise Unfit("missing_function", ", ".join(names))
     if not callable(found):
-        raise SignatureMismatch(f"{name} is not a function but a {type(found).__name__}")
+        raise Unfit("signature", f"{name} is not a function but a {type(found).__name__}")
     try:
         signature = inspect.signature(found)
     except (TypeError, ValueError):  # built in C: the call itself will tell
@@ -248,46 +243,8 @@ def find(submission: types.ModuleType, exercise: Exercise) -> Any:
         empty = inspect.Signature.empty  # the names alone are easier to read
         bare = [p.replace(annotation=empty) for p in signature.parameters.values()]
         bare_signature = signature.replace(parameters=bare, return_annotation=empty)
-        raise SignatureMismatch(f"{name}{bare_signature}") from error
+        raise Unfit("signature", f"{name}{bare_signature}") from error
     return found
-
-
-class OutOfReach(PermissionError):
-    """The learner's code tried to read what it must not see while it is checked."""
-
-
-def put_out_of_reach(folders: Iterable[str], own: str) -> None:
-    """Refuse to open what is in these folders, but for the learner's ``own``.
-
-    The reference answers are in one of them.  An audit hook sees every file that Python opens, and
-    every program that it starts, and cannot be removed.  The memory of other processes is refused
-    too, because the server has read the files.  This is not a sandbox: compiled code, and a program
-    that finds a file by itself, can still read it.
-    """
-    places = (own, os.getcwd(), PACKAGE, *INSTALLED)
-    allowed = tuple(os.path.realpath(place) + os.sep for place in places)
-    refused = tuple(os.path.realpath(folder) + os.sep for folder in folders)
-    own_process = f"/proc/{os.getpid()}/"
-
-    def look(event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in REACHING:  # nearly always: a look at a frame is an event, too
-            return
-        if event in READING:
-            names: Iterable[Any] = arguments[:1]
-        elif event in PROGRAMS:
-            names = arguments[1] if isinstance(arguments[1], list | tuple) else arguments[1:2]
-        else:
-            names = os.fsdecode(arguments[0]).split()
-        for name in names:
-            if isinstance(name, str | bytes | os.PathLike):
-                path = os.fsdecode(os.path.realpath(name)) + os.sep
-                memory = path.startswith("/proc/") and path.endswith("/mem/")
-                if (memory and not path.startswith(own_process)) or (
-                    path.startswith(refused) and not path.startswith(allowed)
-                ):
-                    raise OutOfReach(f"{path[:-1]} is out of reach while an answer is checked")
-
-    sys.addaudithook(look)
 
 
 # --- watching it run -----------------------------------------------------------------------------
@@ -322,6 +279,7 @@ class Tracer:
     def watch(self, exercise: Any) -> None:
         """Follow the calls of a function, or of all methods of a class."""
         codes = codes_of(exercise)
+        self.calls = 0 if codes else 1  # a function in C cannot be followed: it counts as called
         own = [code.co_firstlineno for code in codes if code.co_filename == self.path]
         self._line = min(own, default=1)
         for part in getattr(exercise, "__mro__", (exercise,)):  # it may be ready-made, or inherit

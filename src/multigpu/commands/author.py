@@ -16,7 +16,7 @@ from pathlib import Path
 from multigpu.checking.catalog import Catalog, Course, Exercise, this_course
 from multigpu.checking.declaration import Declaration
 from multigpu.checking.learner import Learner, Submission, WarmServer
-from multigpu.checking.source import starter_for, written_in
+from multigpu.checking.source import starter_for, write_starter
 
 
 def author_options(parser: argparse.ArgumentParser) -> None:
@@ -36,15 +36,20 @@ def run_author(options: argparse.Namespace) -> int:
     """Run the subcommand.  Returns 1 if a program got a wrong verdict, 2 for wrong usage."""
     course = this_course(options.course)
     if options.action == "starter":
-        return make_starter(course, options.name)
+        try:
+            print(f"{options.name}.py: {write_starter(options.name, course)}")
+        except (OSError, SyntaxError, ValueError) as error:  # the second: in the solution
+            print(error, file=sys.stderr)
+            return 2
+        return 0
     from multigpu.checking.declaration import load
     from multigpu.checking.session import check_with
     from multigpu.commands.showing import console, show_verdicts
 
     exercise = Catalog(course).one(options.name)
     path = course.check_file(exercise.chapter.module, exercise.function)
-    if path.stem != exercise.function:
-        print(f"{exercise.name} has no declaration: {path.with_name(exercise.function)}.py")
+    if not path.is_file():
+        print(f"{exercise.name} has no declaration: there is no {path}")
         return 2
     try:
         declaration = load(path)
@@ -122,20 +127,3 @@ def silent_cases(
             if all(run is not None and compare(run, case) is None for run in results):
                 silent.append(case.title)
     return silent
-
-
-def make_starter(course: Course, module: str) -> int:
-    """Write the learners' file of a module, unless somebody has written answers into it."""
-    path = course.exercises / f"{module}.py"
-    if not (course.solutions / path.name).is_file():
-        print(f"There is no {course.solutions / path.name} to make it from.", file=sys.stderr)
-        return 2
-    written = written_in(path.read_text("utf-8"), module, course) if path.is_file() else []
-    if written:
-        names = ", ".join(written)
-        print(f"{path} holds answers ({names}): move it away first.", file=sys.stderr)
-        return 2
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(starter_for(module, course), encoding="utf-8")
-    print(f"{path}: written")
-    return 0

@@ -8,6 +8,7 @@ import importlib.metadata
 import os
 import platform
 import shutil
+import socket
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -128,21 +129,28 @@ def packages() -> Iterator[Remark]:
     if pandoc := find_pandoc():
         yield Remark("pandoc", pandoc)
     else:
-        advice = "pip install pypandoc_binary, apt install pandoc or brew install pandoc."
+        advice = "pip install pypandoc_binary"
         yield Remark("pandoc", "not found; the pages need it", "problem", advice)
 
 
 def free_port(port: int) -> Iterator[Remark]:
     """The port of ``multigpu start``."""
-    if find_spec("jupyter_server") is None:
-        return
-    from multigpu.commands.start import port_is_free
-
     if port_is_free(port):
         yield Remark("port", f"{port} is free")
     else:
         advice = f'Choose another: make start ARGS="--port {port + 1}".'
         yield Remark("port", f"{port} is in use, perhaps by the course itself", "note", advice)
+
+
+def port_is_free(port: int) -> bool:
+    """Whether a server may listen on ``port`` of this machine's own interface."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except (OSError, OverflowError):
+            return False
+    return True
 
 
 def disk() -> Iterator[Remark]:

@@ -4,6 +4,7 @@ import argparse
 import ast
 import os
 import shutil
+import tokenize
 import tomllib
 from datetime import datetime
 from itertools import groupby
@@ -18,11 +19,11 @@ from multigpu.checking.source import first_line, last_line, put_back, reached, s
 from multigpu.commands.showing import console, heading, indented, mark, show_beside
 
 # An exercise's state in the list has the mark of this verdict.
-LIKE_STATUS = {"pass": "pass", "failed": "wrong", "written": "not_started", "starter": None}
+LIKE_STATUS = {"pass": "pass", "failed": "wrong", "unchecked": "not_started", "starter": None}
 WORDS = {
     "pass": "done",
     "failed": "does not pass yet",
-    "written": "changed since its last check",
+    "unchecked": "not checked as it is now",
     "starter": "",
 }
 NARROWEST = 15  # columns for the names of a chapter
@@ -48,7 +49,7 @@ def run_list(options: argparse.Namespace) -> int:
             show_beside(start, Text(f"{word}: " if word else "") + summary, out)
     done = sum(state == "pass" for state in states.values())
     out.print(f"\n{done} of {len(states)} done")
-    if "written" in states.values():
+    if "unchecked" in states.values():
         out.print("check changed exercises with: multigpu check NAME", style="dim")
     return 0
 
@@ -178,20 +179,16 @@ def code_of(source: str, function: str) -> str:
     tree, lines = ast.parse(source), source.splitlines()
     tree.body = [n for n in tree.body if getattr(n, "name", function) == function or is_private(n)]
     exercise, *_ = parts = reached(tree, function)
-    methods = exercise.body if isinstance(exercise, ast.ClassDef) else []
-    dropped = set[int]()  # lines of docstrings, each with the blank one below it
-    for node in (exercise, *(method for method in methods if not is_private(method))):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
-            text, *code = node.body
-            if code:  # without anything else it must stay
-                end = last_line(text) + (1 if lines[last_line(text)].strip() else 2)
-                dropped |= set(range(text.lineno, end))
-    texts = {}
-    for node in parts:
-        first = first_line(node)
-        numbers = [n for n in range(first, last_line(node) + 1) if n not in dropped]
-        texts[first] = "\n".join(lines[number - 1] for number in numbers)
-    return "\n\n\n".join(texts[first] for first in sorted(texts))
+    assert isinstance(exercise, ast.FunctionDef | ast.ClassDef)
+    task = range(0)  # its lines, with the blank one below it
+    if ast.get_docstring(exercise):
+        first, end = exercise.body[0].lineno, last_line(exercise.body[0])
+        task = range(first, end + 1 + (lines[end : end + 1] == [""]))
+    texts = []
+    for node in sorted(parts, key=first_line):
+        numbers = range(first_line(node), last_line(node) + 1)
+        texts.append("\n".join(lines[number - 1] for number in numbers if number not in task))
+    return "\n\n\n".join(texts)
 
 
 def reset_options(parser: argparse.ArgumentParser) -> None:
@@ -214,20 +211,24 @@ def run_reset(options: argparse.Namespace) -> int:
     if not options.yes and input(question).strip().lower() not in ("y", "yes"):
         out.print("Nothing was changed.")
         return 1
-    text = starter_for(path.stem, progress.course)
+    starter = starter_for(path.stem, progress.course)
+    new = starter.encode()
     try:
         if not whole:
-            text = put_back(path.read_text(encoding="utf-8"), text, exercises[0].function)
-    except SyntaxError as error:
+            with tokenize.open(path) as file:  # as Python: a mark or a comment names the encoding
+                text = put_back(file.read(), starter, exercises[0].function)
+                new = text.encode(file.encoding)
+    except (SyntaxError, ValueError) as error:
         out.print(
-            f"{path.name} cannot be read (line {error.lineno}: {error.msg}). Fix that line, or "
-            f"reset the whole file: multigpu reset {exercises[0].chapter.module}"
+            f"{path.name} cannot be read: {str(error).replace('<unknown>, ', '')}. Fix that, or "
+            f"reset the whole file: multigpu reset {exercises[0].chapter.module}",
+            markup=False,
         )
         return 1
     if path.is_file():
         kept = progress.course.state / "kept" / f"{path.stem}-{datetime.now():%Y%m%d-%H%M%S-%f}.py"
         kept.parent.mkdir(parents=True, exist_ok=True)
         out.print(f"kept: {shutil.copy2(path, kept)}")
-    path.write_text(text, encoding="utf-8")
+    path.write_bytes(new)
     out.print(f"reset: {what}")
     return 0

@@ -1,29 +1,32 @@
 """``multigpu grade DIR``: the verdicts on a whole class, as a table, a JUnit file and a page.
 
 DIR holds one folder per learner.  Results are saved in the output folder, so that an interrupted
-run resumes and only answers that have changed are checked again.
+run resumes and only answers in files that have changed are checked again.
 """
 
 import argparse
+import contextlib
 import csv
-import hashlib
-import html
 import json
 import sys
 import tomllib
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
+from typing import Any
 from xml.etree.ElementTree import Element, ElementTree, SubElement, indent
+
+from jinja2 import Environment, StrictUndefined
 
 from multigpu.checking.catalog import Catalog, Course, Exercise, this_course
 from multigpu.checking.learner import WarmServer
+from multigpu.checking.source import digest_of, imports_of
 from multigpu.checking.verdicts import Verdict
 
 FIELDS = ("learner", "exercise", "status", "message_id", "passed", "total", "points")
 DEFAULT_POINTS = 1.0
+SIGNS = {"pass": "✓", "not_started": "·", "missing_file": "·", "checker_fault": "!"}
 Results = dict[str, list[Verdict]]  # by learner, in the order of the folders
 
 
@@ -54,7 +57,7 @@ def run_grade(options: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
-    graded = Class(course, exercises, learners, options.out, points)
+    graded = Classroom(course, exercises, learners, options.out, points)
     graded.write(graded.check())
     return 0
 
@@ -96,7 +99,7 @@ def points_in(path: Path | None, exercises: Iterable[Exercise]) -> dict[str, flo
 
 
 @dataclass
-class Class:
+class Classroom:
     """Learners, the exercises that they are graded in, and where the results go."""
 
     course: Course
@@ -106,71 +109,77 @@ class Class:
     points: dict[str, float]
 
     def check(self) -> Results:
-        """Check every learner whose results are not there yet, and keep the results."""
+        """Check every answer whose verdict is not there yet, and keep each as it comes."""
         from tqdm import tqdm
 
-        (self.out / "learners").mkdir(exist_ok=True)
-        found = {learner: self.known(learner) for learner in self.learners}
-        waiting = [learner for learner in self.learners if found[learner] is None]
-        if done := len(self.learners) - len(waiting):
-            print(f"{done} of {len(self.learners)} learners have been checked before")
-        server = WarmServer()
-        try:
-            for learner in tqdm(waiting, unit="learner", disable=not waiting):
-                results = []
-                for exercise in self.exercises:
-                    results.append(self.verdict(server, learner, exercise))
-                    if results[-1].status == "checker_fault":
-                        server.close()  # whatever went wrong, the next one gets a fresh server
-                        server = WarmServer()
-                self.keep(learner, results)
-                found[learner] = results
-        finally:
-            server.close()
-        return {learner.name: verdicts or [] for learner, verdicts in found.items()}
-
-    def verdict(self, server: WarmServer, learner: Path, exercise: Exercise) -> Verdict:
-        """The verdict on one answer.  A fault of the checker is one, too, and the run continues."""
         from multigpu.checking.session import check_with
 
+        (self.out / "learners").mkdir(exist_ok=True)
+        answers = [(learner, exercise) for learner in self.learners for exercise in self.exercises]
+        found: dict[tuple[Path, Exercise], Verdict] = {}
+        waiting = []
+        for learner, exercise in answers:
+            digest = self.digest(learner, exercise)
+            if verdict := self.known(learner, exercise, digest):
+                found[learner, exercise] = verdict
+            else:
+                waiting.append((learner, exercise, digest))
+        if found:
+            print(f"{len(found)} of {len(answers)} answers have been checked before")
+        server = WarmServer()
         try:
-            (verdict,) = check_with(
-                server,
-                [exercise],
-                self.course,
-                submission=learner,
-                out_of_reach=[learner.resolve().parent],
-            )
-        except Exception as error:
-            text = f"{type(error).__name__}: {error}"
-            return Verdict(exercise.name, "checker_fault", "checker_fault", text, 0, 0, 0.0)
-        return verdict
+            for learner, exercise, digest in tqdm(waiting, unit="answer", disable=not waiting):
+                (verdict,) = check_with(
+                    server,
+                    [exercise],
+                    self.course,
+                    submission=learner,
+                    out_of_reach=[learner.resolve().parent],
+                )
+                found[learner, exercise] = verdict
+                if verdict.status != "checker_fault":
+                    self.keep(learner, verdict, digest)
+                    continue
+                server.close()  # whatever went wrong, the next one gets a fresh server
+                server = WarmServer()
+        finally:
+            server.close()
+        return {each.name: [found[each, e] for e in self.exercises] for each in self.learners}
 
     # --- what is known --------------------------------------------------------------------------
 
-    def digest(self, learner: Path) -> str:
-        """A hash of the learner's answers, the checks and the requested exercises."""
-        checked = hashlib.sha256(" ".join(e.name for e in self.exercises).encode())
-        files = [*learner.rglob("*.py"), *self.course.checks.rglob("*.py")]
-        for path in sorted(files):
-            checked.update(f"{path.name} {path.stat().st_size}\n".encode() + path.read_bytes())
-        return checked.hexdigest()
+    def digest(self, learner: Path, exercise: Exercise) -> str:
+        """A hash of an answer's file, of those beside it where it imports one, and of its checks.
 
-    def known(self, learner: Path) -> list[Verdict] | None:
-        """The verdicts of an earlier run, if they are on the same answers and checks."""
+        The file counts as a whole: messages name its lines, and some checks of one function also
+        call another.
+        """
+        own = learner / exercise.file
+        beside = [path for path in learner.rglob("*.py") if path != own]
+        names = {path.relative_to(learner).parts[0].removesuffix(".py") for path in beside}
+        files = [own] if names.isdisjoint(imports_of(own)) else [own, *beside]
+        return digest_of([*files, *self.course.checks_of(exercise.chapter.module)])
+
+    def known(self, learner: Path, exercise: Exercise, digest: str) -> Verdict | None:
+        """The verdict of an earlier run, if it is on the same answer and checks."""
+        noted = self.noted(learner).get(exercise.name, {})
+        with contextlib.suppress(KeyError, TypeError):  # by a later version of the course
+            if noted["digest"] == digest:
+                return Verdict(**noted["verdict"])
+        return None
+
+    def noted(self, learner: Path) -> dict[str, dict[str, Any]]:
+        """What is kept of a learner, by exercise."""
         try:
             record = json.loads(self.place(learner).read_text(encoding="utf-8"))
-            if record["digest"] != self.digest(learner):
-                return None
-            return [Verdict(**verdict) for verdict in record["verdicts"]]
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+            return {name: entry for name, entry in record.items() if isinstance(entry, dict)}
+        except (OSError, ValueError, AttributeError):  # none yet, or not ours
+            return {}
 
-    def keep(self, learner: Path, verdicts: Sequence[Verdict]) -> None:
-        """Remember a learner's verdicts: a checker's fault is tried again next time."""
-        faulty = any(verdict.status == "checker_fault" for verdict in verdicts)
-        digest = "" if faulty else self.digest(learner)
-        record = {"digest": digest, "verdicts": [vars(verdict) for verdict in verdicts]}
+    def keep(self, learner: Path, verdict: Verdict, digest: str) -> None:
+        """Remember a verdict."""
+        entry = {"digest": digest, "verdict": vars(verdict)}
+        record = self.noted(learner) | {verdict.exercise: entry}
         partial = self.place(learner).with_suffix(".partial")
         partial.write_text(json.dumps(record, indent=1), encoding="utf-8")
         partial.replace(self.place(learner))
@@ -226,91 +235,23 @@ class Class:
 
     def page(self, results: Results) -> str:
         """One static page: learners × exercises, and below it what each one was told."""
-        by_module = groupby(self.exercises, key=lambda exercise: exercise.chapter.module)
-        modules = "".join(f'<th colspan="{len([*own])}">{name}</th>' for name, own in by_module)
-        names = "".join(f'<th scope="col"><span>{e.function}</span></th>' for e in self.exercises)
-        most = sum(self.points[e.name] for e in self.exercises)
-        rows, told = [], []
-        for learner, verdicts in results.items():
-            name = html.escape(learner)
-            anchor = hashlib.sha256(learner.encode()).hexdigest()[:8]
-            cells = "".join(
-                f'<td class="{v.status}"><a href="#{anchor}-{v.exercise}" '
-                f'title="{html.escape(v.exercise)}: {html.escape(v.message_id or v.status)}">'
-                f"{SIGNS.get(v.status, '×')}</a></td>"
-                for v in verdicts
-            )
-            total = sum(map(self.earned, verdicts))
-            rows.append(
-                f'<tr><th scope="row"><a href="#{anchor}">{name}</a></th>'
-                f"<td>{total:g} of {most:g}</td>{cells}</tr>"
-            )
-            told += [f'<h2 id="{anchor}">{name}</h2>', *self._told(verdicts, anchor)]
-        return PAGE.format(
-            style=STYLE,
-            modules=modules,
-            names=names,
-            rows="\n".join(rows),
-            told="\n".join(told),
-            learners=len(results),
-            exercises=len(self.exercises),
+        most = sum(self.points[exercise.name] for exercise in self.exercises)
+        template = Path(__file__).with_name("grades.html").read_text(encoding="utf-8")
+        pages = Environment(autoescape=True, trim_blocks=True, undefined=StrictUndefined)
+        return pages.from_string(template).render(
+            results=results,
+            exercises=self.exercises,
+            modules=Counter(exercise.chapter.module for exercise in self.exercises),
+            signs=SIGNS,
+            points=lambda verdicts: f"{sum(map(self.earned, verdicts)):g} of {most:g}",
+            by_message=by_message,
         )
 
-    def _told(self, verdicts: Sequence[Verdict], anchor: str) -> Iterator[str]:
-        """Each message once, below all exercises that got it."""
-        groups: dict[tuple[str, str, str], list[Verdict]] = defaultdict(list)
-        for v in verdicts:
-            message = "" if v.status == "not_started" else v.message
-            groups[v.status, message, v.output.strip()].append(v)
-        for (status, message, output), group in groups.items():
-            names = ", ".join(
-                f'<span id="{anchor}-{v.exercise}">{v.exercise}</span>' for v in group
-            )
-            sign = f'<b class="{status}">{SIGNS.get(status, "×")}</b> {status}'
-            message_id = group[0].message_id or status
-            small = f" <small>{html.escape(message_id)}</small>" if message_id != status else ""
-            tag = "h3" if message else "p"
-            yield f"<{tag}>{sign} {names}{small}</{tag}>"
-            if message:
-                yield f"<pre>{html.escape(message)}</pre>"
-            if output:
-                printed = html.escape(output)
-                yield f"<details><summary>printed</summary><pre>{printed}</pre></details>"
 
-
-SIGNS = {"pass": "✓", "not_started": "·", "missing_file": "·", "checker_fault": "!"}
-
-STYLE = """
-:root { color-scheme: light dark }
-body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem }
-.table { overflow-x: auto }
-table { border-collapse: collapse }
-th, td { border: 1px solid #8886; padding: .2rem .5rem; text-align: center; white-space: nowrap }
-thead th { font-size: .8rem; vertical-align: bottom }
-thead th span { writing-mode: vertical-rl; transform: rotate(180deg); font-weight: normal }
-tbody th { text-align: left; position: sticky; left: 0; background: Canvas }
-td a { display: block; text-decoration: none; color: inherit }
-.pass { color: #1a7f37 } .wrong, .crash, .hang { color: #b35900 } .checker_fault { color: #8250df }
-h2, h3, p { overflow-wrap: anywhere }
-:target { background: #fc08 }
-pre { background: #8882; padding: .6rem; overflow-x: auto; white-space: pre-wrap }
-small { color: #777; font-weight: normal }
-"""
-
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1"><title>Grades</title>
-<style>{style}</style></head><body>
-<h1>Grades</h1>
-<p>{learners} learners, {exercises} exercises. ✓ pass, × wrong, crash or hang, · not started or no
-file, ! a fault of the checker. Each mark links to the message that the learner got.</p>
-<div class="table"><table>
-<thead><tr><th scope="col" rowspan="2">learner</th><th scope="col" rowspan="2">points</th>
-{modules}</tr>
-<tr>{names}</tr></thead>
-<tbody>
-{rows}
-</tbody></table></div>
-{told}
-</body></html>
-"""
+def by_message(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
+    """Verdicts with the same message, which the page shows once for all of them."""
+    groups: dict[tuple[str, str, str], list[Verdict]] = defaultdict(list)
+    for v in verdicts:
+        message = "" if v.status == "not_started" else v.message
+        groups[v.status, message, v.output.strip()].append(v)
+    return [*groups.values()]

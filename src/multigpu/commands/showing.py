@@ -22,7 +22,6 @@ LOOKS = {  # status: mark, the same in ASCII, color
     "not_started": ("○", "o", "yellow"),
     "checker_fault": ("!", "!", "magenta"),
 }
-LABELS = ("expected", "came", "usually", "where", "note")
 LABEL_WIDTH = 10
 WIDTH = 100
 
@@ -91,7 +90,7 @@ def show_verdicts(
         count = f"{verdict.passed} of {verdict.total} checks passed  {verdict.seconds:.1f} s"
         too_long = out.is_terminal and line.cell_len + 2 + len(count) > out.width
         out.print(line + Text(f"\n  {count}" if too_long else f"  {count}", "dim"))
-        if verdict.message and not (verdict.status == "not_started" and untouched > 1):
+        if verdict.parts and not (verdict.status == "not_started" and untouched > 1):
             out.print()
             show_message(verdict, out, folder, messages)
             out.print()
@@ -101,16 +100,14 @@ def show_message(
     verdict: Verdict, out: Console, folder: Path | None, messages: Path | None
 ) -> None:
     """The explanation with its labels in a column, and what the learner's code printed."""
-    part = ""  # a message's part may have several lines
-    for line in verdict.message.splitlines():
-        label, colon, text = line.partition(": ")
-        if colon and label in LABELS:
-            part = label
-        else:
-            label, text = "", line.removeprefix("      ")
-        if part == "where" and folder:
-            text = re.sub(r"\b\w+\.py(?=:\d|$)", lambda file: seen_from_here(folder, file[0]), text)
-        show_row(label, text, out)
+    for label, text in verdict.parts.items():
+        if label == "where" and folder:
+            found = r"\b\w+\.py(?=:\d|$)"
+            text = re.sub(found, lambda file: seen_from_here(folder, file[0]), text, flags=re.M)
+        first, *more = text.splitlines()
+        show_row(label, first, out)
+        for line in more:
+            show_row("", line.removeprefix("      "), out)
     if verdict.message_id and verdict.status != "not_started":
         built = messages if messages and messages.is_file() else None
         link = f" link {built.as_uri()}#{verdict.message_id}" if built else ""

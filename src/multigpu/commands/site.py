@@ -9,33 +9,28 @@ carry the same docstrings, and a half-written answer must not cause a build at e
 import hashlib
 import json
 import os
-import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
 
-import psutil
 from filelock import FileLock
 from rich.console import Console
 from rich.text import Text
 
 from multigpu.checking.catalog import Course, CourseNotFound, this_course
 from multigpu.checking.lessons import LESSONS
-from multigpu.ranks.process_tree import adopt_orphans, descendants
+from multigpu.ranks.process_tree import leaving_no_process
 
 SOURCES = (
-    *("docs", "notebooks", "src", "solutions", "exercises/hints", "constraints.txt"),
+    *("docs", "notebooks", "src", "solutions", "exercises/hints", "constraints.txt", "course.toml"),
     "tests/exercises",  # the troubleshooting page lists their mistakes
     "tests/unit/devices/differences.toml",  # the tables of the page on virtual GPUs
 )
 INSTALL = "pip install -e '.[course]' -c constraints.txt in the repository, or make start"
-BUILT_WITH = ("sphinx", "nbsphinx", "pydata_sphinx_theme", "nbclient", "latex2mathml")
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+BUILT_WITH = ("sphinx", "nbsphinx", "pydata_sphinx_theme", "nbclient", "latex2mathml", "pypandoc")
 FAILED = "failed: "  # before the digest in the stamp
 MADE = {"_build", "_notebooks", "__pycache__", ".ipynb_checkpoints"}
 LESSONS_AS_NOTEBOOKS = ("notebooks", "lessons")  # made by the build, run and changed by readers
@@ -111,9 +106,7 @@ def build(root: Path) -> bool:
 
 
 def find_pandoc() -> str | None:
-    """The path of pandoc: from the system, else the one that pypandoc_binary installs."""
-    if on_path := shutil.which("pandoc"):
-        return on_path
+    """The path of the pandoc that the build uses, which it asks pypandoc for."""
     try:
         import pypandoc
 
@@ -143,32 +136,6 @@ def _run_sphinx(root: Path) -> bool:
         warnings.seek(0)
         sys.stderr.write(warnings.read())
     return sphinx.returncode == 0
-
-
-@contextmanager
-def leaving_no_process() -> Iterator[None]:
-    """End processes that were started inside and still run: kernels, terminals, a stopped build.
-
-    A signal that ends a process at once would leave them, so here it is a ``KeyboardInterrupt``.
-    They are killed: a build that executes notebooks takes the gentle signals for the cell's.
-    """
-    adopt_orphans()
-    before = descendants()
-    usual = {ending: signal.signal(ending, signal.default_int_handler) for ending in ENDINGS}
-    try:
-        yield
-    finally:
-        for ending in ENDINGS:
-            signal.signal(ending, signal.SIG_IGN)  # an impatient second Ctrl-C
-        for _ in range(10):  # one may answer the loss of a child with a new one
-            if not (started := [each for each in descendants() if each not in before]):
-                break
-            for process in started:
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
-            psutil.wait_procs(started, timeout=5)
-        for ending, handler in usual.items():
-            signal.signal(ending, handler)
 
 
 def main() -> int:

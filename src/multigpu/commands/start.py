@@ -11,7 +11,6 @@ import argparse
 import os
 import secrets
 import signal
-import socket
 import sys
 from collections.abc import Awaitable, Coroutine
 from pathlib import Path
@@ -31,6 +30,8 @@ from traitlets.config import Config  # noqa: E402
 
 from multigpu.checking.catalog import Course, this_course  # noqa: E402
 from multigpu.commands import site  # noqa: E402
+from multigpu.commands.doctor import port_is_free  # noqa: E402
+from multigpu.ranks.process_tree import ENDING_SIGNALS, leaving_no_process  # noqa: E402
 
 ANNOUNCEMENTS = "@jupyterlab/apputils-extension:announcements"
 NOTEBOOK = "notebooks/multi_GPU.ipynb"
@@ -54,7 +55,7 @@ def run_start(args: argparse.Namespace) -> int:
         )
         return 2
     try:
-        with site.leaving_no_process():
+        with leaving_no_process():
             prepare_site(root)
             print("Starting JupyterLab", flush=True)
             # The course's command is on the notebooks' PATH.
@@ -67,17 +68,6 @@ def run_start(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:  # before the server took the signal over
         print("\nStopped.")
     return 0
-
-
-def port_is_free(port: int) -> bool:
-    """Whether a server may listen on ``port`` of this machine's own interface."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except (OSError, OverflowError):
-            return False
-    return True
 
 
 def prepare_site(root: Path) -> None:
@@ -123,7 +113,7 @@ def serve(root: Path, *, port: int, open_browser: bool) -> None:
     opened = f"  Site  {home}/site/?{login}\n  Lab   {home}/lab/tree/{NOTEBOOK}?{login}"
     words = f"\n  The course is open.  Ctrl-C here ends it.\n\n{opened}\n"
     server.io_loop.add_callback(print, words)  # once the server answers
-    for ending in site.ENDINGS:
+    for ending in ENDING_SIGNALS:
         signal.signal(ending, lambda *_: server.stop(from_signal=True))
     server.start()
 

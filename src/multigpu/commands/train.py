@@ -46,6 +46,7 @@ from multigpu.training.tasks import TASKS, Task
 
 COMMAND = "-m multigpu train --data flights --mode ddp"
 FOLDERS = ("exercises", "solutions")  # of the course, wherever in it the command is started
+PACKAGE = Path(__file__).parents[1]
 METAVARS = {int: "N", float: "X", str: "NAME"}
 PATIENCE = 10.0  # seconds in which a machine's first rank has said why it ends
 RULE_WIDTH = 58  # columns for what a rule does
@@ -328,7 +329,7 @@ def notes() -> Iterator[None]:
         def shown(
             message: Warning | str, category: type[Warning], filename: str, *more: Any
         ) -> None:
-            if category is UserWarning and "multigpu" in Path(filename).parts:
+            if category is UserWarning and Path(filename).is_relative_to(PACKAGE):
                 print(f"note: {message}", file=sys.stderr)
             else:
                 show(message, category, filename, *more)
@@ -342,7 +343,7 @@ def refused(error: Exception, options: argparse.Namespace) -> int:
     if os.environ.get("LOCAL_RANK", "0") == "0":
         said = str(error)
         if isinstance(error, NeedsTorchrun):
-            said = error.with_program(on_ranks(options))
+            said = error.with_program(torchrun_command(options))
         # With another cause the message quotes the learner's code.
         if isinstance(error, CheckpointError) or not error.__cause__:
             said = as_options(said, [field.name for field in dataclasses.fields(TrainConfig)])
@@ -352,7 +353,7 @@ def refused(error: Exception, options: argparse.Namespace) -> int:
     return 2
 
 
-def on_ranks(options: argparse.Namespace) -> str:
+def torchrun_command(options: argparse.Namespace) -> str:
     """The given command as torchrun would start it: with mode ddp, or another mode for ranks."""
     given = given_fields(options)
     if given.get("mode", "auto") in ("auto", "single", "dp"):

@@ -4,6 +4,7 @@ import copyreg
 import linecache
 import os
 import re
+import signal
 import textwrap
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,6 +40,14 @@ def counted(number: int, thing: str) -> str:
     if number == 1:
         return f"1 {thing}"
     return f"{number:,} {thing}{'es' if thing.endswith(('s', 'ch', 'x')) else 's'}"
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL` for 9; `signal 40` for one of those without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def place(file: str, line: int, function: str = "") -> str:

@@ -25,6 +25,7 @@ RUN = "multigpu-ranks-"  # once in a mark for each run around it
 # Bound here: loading a library after a fork is not safe.
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # from linux/prctl.h
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # by which people end a program
 ENDING = 15.0  # seconds for killed processes to be gone: a busy machine takes its time
 
 
@@ -141,6 +142,30 @@ def warn_of(unended: Sequence[str]) -> None:
     if unended:
         text = f"killed, but still running after {ENDING:g} s: {', '.join(unended)}"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+@contextlib.contextmanager
+def leaving_no_process() -> Iterator[None]:
+    """End processes that were started inside and still run: kernels, terminals, a stopped build.
+
+    A signal that ends a process at once would leave them, so here it is a ``KeyboardInterrupt``.
+    They are killed: a build that executes notebooks takes the gentle signals for the cell's.
+    """
+    adopt_orphans()
+    before = descendants()
+    usual = {ending: signal.signal(ending, signal.default_int_handler) for ending in ENDING_SIGNALS}
+    try:
+        yield
+    finally:
+        for ending in ENDING_SIGNALS:
+            signal.signal(ending, signal.SIG_IGN)  # an impatient second Ctrl-C
+        for _ in range(10):  # one may answer the loss of a child with a new one
+            if not (started := [each for each in descendants() if each not in before]):
+                break
+            kill(started)
+            psutil.wait_procs(started, timeout=5)
+        for ending, handler in usual.items():
+            signal.signal(ending, handler)
 
 
 def marked(mark: str) -> list[psutil.Process]:

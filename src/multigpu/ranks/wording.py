@@ -1,9 +1,7 @@
 """The texts of findings: calls and ranks in words, and what usually causes a finding."""
 
-import signal
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from multigpu.ranks.calls import REDUCTIONS, ROOTED, Call
@@ -13,6 +11,7 @@ from multigpu.ranks.errors import (
     ordinal,
     place,
     ranks_in_words,
+    signal_name,
     their_frames,
 )
 from multigpu.ranks.state import RankState
@@ -134,9 +133,7 @@ def ended(state: RankState, ranks: Sequence[int]) -> tuple[str, str]:
         after = f", {'in' if last.is_open else 'after'} its {last.via} at {last.place}"
     if state.status is None or state.status >= 0:
         return f"{who} ended with status {state.status} without returning{after}.", EXITS
-    name = f"signal {-state.status}"
-    with suppress(ValueError):
-        name = signal.Signals(-state.status).name
+    name = signal_name(-state.status)
     return f"{who} was killed by {name}{after}.", SIGNALS.get(name, "")
 
 

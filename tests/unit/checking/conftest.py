@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from multigpu.checking.catalog import CHAPTERS, Catalog, Exercise, Signature, find_course
+from multigpu.checking.catalog import Catalog, Exercise, Signature, find_course
 from multigpu.checking.learner import Answer, Learner, Submission, WarmServer
 
 COURSE = find_course(Path(__file__).resolve().parent)
@@ -65,7 +65,7 @@ def run(learner: Learner, submission: Path) -> Callable[..., Answer]:
     return run
 
 
-CHAPTER = {chapter.module: chapter for chapter in CHAPTERS}
+CHAPTER = {chapter.module: chapter for chapter in Catalog(COURSE).chapters}
 
 
 @pytest.fixture

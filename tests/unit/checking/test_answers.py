@@ -33,7 +33,7 @@ def gather(outputs, device):
 @pytest.fixture
 def course(tmp_path, monkeypatch):
     """A copy of the course whose exercises the test writes."""
-    for folder in ("solutions", "tests"):
+    for folder in ("solutions", "tests", "course.toml"):
         (tmp_path / folder).symlink_to(ROOT / folder)
     (tmp_path / "exercises").mkdir()
     monkeypatch.delenv("MULTIGPU_ANSWERS", raising=False)
@@ -98,7 +98,7 @@ def test_verdicts_come_from_one_run_until_the_file_changes(course, monkeypatch):
         runs.append([word for word in command if word.startswith("data_parallel.")])
         progress = Progress(course)
         progress.note(
-            [Verdict(name, "pass", None, "", 1, 1, 0.1) for name in runs[-1]], progress.sources()
+            [Verdict(name, "pass", None, {}, 1, 1, 0.1) for name in runs[-1]], progress.sources()
         )
         return answers.subprocess.CompletedProcess(command, 0, "", "")
 
@@ -119,10 +119,10 @@ def test_a_fault_of_the_checker_is_no_verdict_on_the_learners_code(course):
     write(course, RIGHT_SPLIT)
     progress = Progress(course)
     name, sources = "data_parallel.split", progress.sources()
-    progress.note([Verdict(name, "checker_fault", "checker_fault", "", 0, 1, 0.1)], sources)
+    progress.note([Verdict(name, "checker_fault", "checker_fault", {}, 0, 1, 0.1)], sources)
     assert progress.status(progress.catalog.one(name)) is None
-    progress.note([Verdict(name, "pass", None, "", 1, 1, 0.1)], sources)
-    progress.note([Verdict(name, "checker_fault", "checker_fault", "", 0, 1, 0.1)], sources)
+    progress.note([Verdict(name, "pass", None, {}, 1, 1, 0.1)], sources)
+    progress.note([Verdict(name, "checker_fault", "checker_fault", {}, 0, 1, 0.1)], sources)
     assert Progress(course).status(progress.catalog.one(name)) == "pass"
 
 

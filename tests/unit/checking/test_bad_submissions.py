@@ -40,6 +40,11 @@ BAD = {
         ("wrong", "signature"),
         ["expected: split(batch, devices)", "came: split(batch)"],
     ),
+    "a function of torch itself": (
+        "import functools, torch\nsplit = functools.partial(torch.chunk)\n",
+        ("wrong", "unusable_result"),
+        ["chunk(): argument 'chunks'"],
+    ),
     "starter": (
         "def split(batch, devices):\n    raise NotImplementedError\n",
         ("not_started", "not_started"),

@@ -24,6 +24,7 @@ class Bare: ...
 def course(tmp_path):
     (tmp_path / "solutions").mkdir()
     (tmp_path / "tests" / "exercises").mkdir(parents=True)
+    (tmp_path / "course.toml").write_text("[data_parallel]\ntitle = 'By hand'\n[later]\n")
     (tmp_path / "solutions" / "data_parallel.py").write_text(SOURCE)
     (tmp_path / "solutions" / "collectives.py").write_text("def split(t): ...\ndef shift(t): ...\n")
     return Course(tmp_path)
@@ -31,6 +32,14 @@ def course(tmp_path):
 
 def names(exercises):
     return [exercise.name for exercise in exercises]
+
+
+def test_chapters_come_in_the_order_of_the_course_s_file(course):
+    (course.solutions / "aside.py").write_text('"""Aside.\n\nMore."""')
+    titles = [(chapter.module, chapter.title) for chapter in Catalog(course).chapters]
+    assert titles == [
+        ("data_parallel", "By hand"), ("aside", "Aside."), ("collectives", "collectives"),
+    ]  # fmt: skip
 
 
 def test_exercises_are_the_public_functions_and_classes_in_order(course):

@@ -4,13 +4,14 @@ import textwrap
 
 import pytest
 
-from multigpu.checking.catalog import CHAPTERS, Exercise, Signature
+from multigpu.checking.catalog import Exercise, Signature
 from multigpu.checking.learner import Learner, Submission
 from multigpu.checking.verdicts import Refused
 
-EXERCISE = Exercise(
-    CHAPTERS[0], "Wrapper", Signature(("module", "size"), (), "Wrapper(module, size=1)"), "Wrap."
-)
+from .conftest import CHAPTER
+
+SIGNATURE = Signature(("module", "size"), (), "Wrapper(module, size=1)")
+EXERCISE = Exercise(CHAPTER["data_parallel"], "Wrapper", SIGNATURE, "Wrap.")
 
 
 def drive(submission, devices):

@@ -33,7 +33,8 @@ WRONG_SPLIT = SPLIT.replace("chunk.to(device)", "chunk.to(devices[0])")
 @pytest.fixture
 def course(tmp_path, monkeypatch, server):
     """A copy of the course with fresh starters; the command runs in it, in the warm server."""
-    (tmp_path / "tests").symlink_to(COURSE.root / "tests")
+    for name in ("tests", "course.toml"):
+        (tmp_path / name).symlink_to(COURSE.root / name)
     for folder in ("solutions", "exercises"):
         (tmp_path / folder).mkdir()
     shutil.copy(COURSE.solutions / FILE, tmp_path / "solutions")  # one chapter is enough
@@ -154,7 +155,7 @@ def test_a_pass_holds_until_the_code_changes(command, course):
     write(course, SPLIT.replace("rows", "row"))
     out = command("list")[1]
     assert "0 of 7" in out
-    assert f"○ split           {exercises.WORDS['written']}: " in out
+    assert f"○ split           {exercises.WORDS['unchecked']}: " in out
     assert out.endswith("multigpu check NAME\n")
 
 
@@ -168,7 +169,7 @@ def test_a_pass_does_not_outlive_a_stricter_check(command, course):
     check_file.write_text(check_file.read_text() + "\n# one more case\n")
     out = command("list")[1]
     assert "0 of 7" in out
-    assert f"○ split           {exercises.WORDS['written']}: " in out
+    assert f"○ split           {exercises.WORDS['unchecked']}: " in out
 
 
 def test_what_is_saved_during_a_check_is_not_checked_yet(command, course, monkeypatch):
@@ -181,7 +182,7 @@ def test_what_is_saved_during_a_check_is_not_checked_yet(command, course, monkey
     monkeypatch.setattr(session, "check_with", saves_meanwhile)
     write(course, SPLIT)
     assert command("check", "split")[0] == 0
-    assert f"○ split           {exercises.WORDS['written']}: " in command("list")[1]
+    assert f"○ split           {exercises.WORDS['unchecked']}: " in command("list")[1]
 
 
 def test_next_shows_the_task_and_what_is_open_in_a_file(command, course):
@@ -204,7 +205,7 @@ def test_next_shows_the_task_and_what_is_open_in_a_file(command, course):
 def passed(course, *names):
     """As if these had passed their checks."""
     progress = Progress(course)
-    progress.note([Verdict(n, "pass", None, "", 1, 1, 1.0) for n in names], progress.sources())
+    progress.note([Verdict(n, "pass", None, {}, 1, 1, 1.0) for n in names], progress.sources())
 
 
 def test_a_whole_file_unwritten_is_a_line_each(command):
@@ -216,7 +217,7 @@ def test_a_whole_file_unwritten_is_a_line_each(command):
 def test_after_a_pass_the_same_file_goes_on(course):
     for module in ("collectives", "model_server"):
         shutil.copy(COURSE.solutions / f"{module}.py", course.solutions)
-    verdict = Verdict("collectives.shift", "pass", None, "", 5, 5, 1.0)
+    verdict = Verdict("collectives.shift", "pass", None, {}, 5, 5, 1.0)
     (said,) = check.what_next(verdict, Progress.here())
     assert said.endswith("(multigpu next collectives.shift)")
 
@@ -231,7 +232,7 @@ def test_the_task_to_read_is_that_of_the_function_that_is_missing(course):
         ("data_parallel.split", "_helper", "data_parallel.split"),
     ):
         words = "not_started"
-        verdict = Verdict(name, words, words, "", 0, 5, 1.0, unwritten=unwritten)
+        verdict = Verdict(name, words, words, {}, 0, 5, 1.0, unwritten=unwritten)
         assert check.not_begun(verdict, Progress.here()) == task
 
 
@@ -241,7 +242,7 @@ def test_the_task_to_read_is_that_of_the_function_that_is_missing(course):
 )
 def test_the_hint_is_that_of_the_function_at_fault(course, message_id, hint):
     shutil.copy(COURSE.solutions / "model_server.py", course.solutions)
-    verdict = Verdict("model_server.worker_step", "wrong", message_id, "", 0, 5, 1.0)
+    verdict = Verdict("model_server.worker_step", "wrong", message_id, {}, 0, 5, 1.0)
     assert check.at_fault(verdict, Progress.here()) == f"model_server.{hint}"
 
 
@@ -309,6 +310,7 @@ LIMIT = 3
 
 class Bucketed(torch.nn.Module):
     def __init__(self, x):
+        """Take x."""
         self.size = _size(x)
 
     def _put(self): ...
@@ -340,11 +342,12 @@ def test_reset_asks_first_keeps_a_copy_and_leaves_the_others(command, course, mo
 
 def test_reset_of_a_file_that_cannot_be_read_says_what_to_do(command, course):
     path = course.exercises / FILE
-    path.write_text("def split(:\n")
-    code, out = command("reset", "split", "--yes")
-    assert code == 1
-    assert "line 1" in out
-    assert "multigpu reset data_parallel" in out
+    for text, words in ((b"def split(:\n", "line 1"), (b"\n\n# caf\xe9\n", "utf-8")):
+        path.write_bytes(text)
+        code, out = command("reset", "split", "--yes")
+        assert (code, out.count("\n")) == (1, 1)
+        assert words in out
+        assert "multigpu reset data_parallel" in out
     assert command("reset", "data_parallel", "--yes")[0] == 0
 
 
@@ -416,7 +419,7 @@ def test_broken_code_to_mend_is_checked_and_shown_as_it_is(command, course):
     assert (code, "rank_zero_metric  hang" in out) == (1, True)
     assert f"✗ rank_zero_metric     {words['failed']}: " in command("list")[1]
     shutil.copy(course.solutions / "hangs.py", course.exercises)
-    assert f"rank_zero_metric     {words['written']}: " in command("list")[1]
+    assert f"rank_zero_metric     {words['unchecked']}: " in command("list")[1]
     assert command("check", "rank_zero_metric")[0] == 0
     assert f"✓ rank_zero_metric     {words['pass']}: " in command("list")[1]
     assert command("reset", "rank_zero_metric", "--yes")[0] == 0

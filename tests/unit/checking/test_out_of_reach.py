@@ -12,6 +12,7 @@ WAYS = {
     "its text": "open(PATH).read()",
     "through /proc": "open(f'/proc/self/root{PATH}').read()",
     "by a program": "subprocess.check_output(['cat', PATH], text=True)",
+    "by a shell of subprocess": "subprocess.check_output(f'cat {PATH}', shell=True)",
     "by a shell": "os.system(f'cat {PATH} > copy') or open('copy').read()",
     "the folder": "str(os.listdir(os.path.dirname(PATH)))",
     "in another process": "open(f'/proc/{os.getppid()}/mem', 'rb').read(1)",

@@ -128,6 +128,13 @@ def test_one_program_is_tried_alone_and_shown_as_to_a_learner(course, capsys):
     assert "keeps_its_own, receives_from_nobody" in capsys.readouterr().out
 
 
+def test_a_declaration_that_is_not_there_yet_is_named(course, capsys):
+    path = course / "tests" / "exercises" / "ranks_of_numbers" / "largest.py"
+    path.unlink()
+    assert main(["author", "check", "largest", "--course", str(course)]) == 2
+    assert str(path) in capsys.readouterr().out
+
+
 def test_a_learner_s_way_through_it(course, capsys):
     starter = course / "exercises" / "ranks_of_numbers.py"
     assert "not_started" in check(course, capsys)[1]

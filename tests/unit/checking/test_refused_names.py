@@ -2,10 +2,11 @@
 
 import pytest
 
-from multigpu.checking.catalog import CHAPTERS
 from multigpu.checking.learner import WarmServer
 from multigpu.checking.verdicts import Refused
 from multigpu.checking.worker import forbidden_code
+
+from .conftest import CHAPTER
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def test_what_is_given_to_a_thread_is_refused(run):
 
 
 def test_torch_has_what_chapters_refuse():
-    for chapter in CHAPTERS:
+    for chapter in CHAPTER.values():
         assert all(forbidden_code([name]) for name in chapter.refused), chapter.module
 
 

@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from multigpu.checking.catalog import CHAPTERS, Exercise, Signature
+from multigpu.checking.catalog import Chapter, Exercise, Signature
 from multigpu.checking.run_verdict import Ending, explanation, refuse_bad_endings
 from multigpu.checking.verdicts import CheckerFault, Refused
 from multigpu.ranks.errors import Finding
 from multigpu.ranks.resource_monitor import Limits
 from multigpu.ranks.trace import Trace
 
-EXERCISE = Exercise(CHAPTERS[3], "average", Signature(("tensor",), (), "average(tensor)"), "")
+CHAPTER = Chapter("distributed_data_parallel", "DistributedDataParallel by hand")
+EXERCISE = Exercise(CHAPTER, "average", Signature(("tensor",), (), "average(tensor)"), "")
 
 
 def ending(rank, *said, status):
@@ -33,6 +34,13 @@ def test_who_has_said_that_it_leaves_has_left_also_while_its_process_is_there_st
     with pytest.raises(Refused, match=r"os\._exit\(0\)") as refused:
         refuse([slow, ending(1, {"phase": "importing"}, status=None)])
     assert (refused.value.status, refused.value.message_id) == ("crash", "exit")
+
+
+def test_a_signal_without_a_name_is_told_by_its_number():
+    killed = [ending(rank, {"phase": "importing"}, status=-40) for rank in range(2)]
+    with pytest.raises(Refused, match=r"died of signal 40\.") as refused:
+        refuse(killed)
+    assert (refused.value.status, refused.value.message_id) == ("crash", "killed")
 
 
 def test_a_rank_that_cannot_start_is_a_fault_of_the_checker():

@@ -139,8 +139,11 @@ def test_starters_are_written_but_never_over_an_answer(course):
     assert said.endswith("up to date")
     path.write_text(STARTER.replace("    raise NotImplementedError\n\n\n@", "    return 1\n\n\n@"))
     (said,) = write_starters(course)
-    assert said.endswith("(split)")
+    assert "answers (split)" in said
     assert "return 1" in path.read_text()
+    path.write_bytes("# caf\xe9\n".encode("latin-1"))
+    (said,) = write_starters(course)
+    assert "cannot be read" in said
 
 
 @pytest.mark.parametrize("path", sorted(COURSE.solutions.glob("*.py")), ids=lambda path: path.stem)

@@ -60,7 +60,7 @@ def check(server, tmp_path):
 def test_a_right_answer_passes_all_checks(check):
     verdict = check()
     assert verdict.seconds > 0
-    assert verdict == Verdict("data_parallel.double", "pass", None, "", 3, 3, verdict.seconds)
+    assert verdict == Verdict("data_parallel.double", "pass", None, {}, 3, 3, verdict.seconds)
 
 
 NOTES = """
@@ -82,6 +82,13 @@ def test_a_pass_may_carry_a_remark_and_only_the_first_one_is_told(check, capsys)
     shown = capsys.readouterr().out
     assert "1 is enough" in shown
     assert "message" not in shown
+
+
+def test_a_learners_own_words_are_not_taken_for_a_label(check, capsys):
+    verdict = check("def double(x):\n    raise ValueError('bad\\nexpected: 3')\n")
+    assert "came: ValueError: bad\nexpected: 3\n" in verdict.message
+    show_verdicts([verdict], console())
+    assert "\n            expected: 3\n" in capsys.readouterr().out
 
 
 def test_after_a_wrong_answer_the_other_checks_still_count(check):
@@ -264,7 +271,7 @@ def test_pytest_itself_gives_the_same_verdict(check, pytester, tmp_path):
 
 
 def verdict(status):
-    return Verdict("data_parallel.double", status, None, "", 0, 1, 0.0)
+    return Verdict("data_parallel.double", status, None, {}, 0, 1, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 import argparse
 import os
+import shutil
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -66,7 +68,9 @@ def test_a_missing_package_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_missing_pandoc_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "find_pandoc", lambda: None)
+    """The build needs pypandoc to find it, even where there is one on PATH."""
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setitem(sys.modules, "pypandoc", None)
     bad = [found for found in doctor.packages() if found.status != "ok"]
     assert [(found.subject, found.status) for found in bad] == [("pandoc", "problem")]
 

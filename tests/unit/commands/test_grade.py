@@ -2,11 +2,13 @@
 
 import csv
 import shutil
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 
 from multigpu.checking.catalog import Catalog, find_course
+from multigpu.checking.verdicts import Verdict
 from multigpu.cli import main
 from multigpu.commands import grade
 
@@ -95,7 +97,50 @@ def test_a_second_run_checks_only_what_has_changed(again, capsys):
     (out / "learners" / "cleo.json").write_text("{")  # as if it had been stopped there
     graded(again)
     assert rows(out)["ben"]["status"] == "pass"
-    assert "4 of 6 learners have been checked before" in capsys.readouterr().out
+    assert "4 of 6 answers have been checked before" in capsys.readouterr().out
+
+
+@pytest.fixture
+def checked(classroom, monkeypatch):
+    """``checked("split")``: whose answers a call checks, each of which passes."""
+
+    def judged(server, exercises, course, *, submission, **options):
+        if names == ["ada"] and interrupted:
+            raise KeyboardInterrupt
+        names.append(submission.name)
+        return [Verdict(exercises[0].name, "pass", None, {}, 1, 1, 0.1)]
+
+    def checked(*exercises, stop=False):
+        names.clear()
+        interrupted[:] = [True] if stop else []
+        main(["grade", str(classroom), *exercises, "--out", str(classroom.parent / "grades")])
+        return names
+
+    names, interrupted = [], []
+    monkeypatch.setattr("multigpu.checking.session.check_with", judged)
+    monkeypatch.setattr(grade, "WarmServer", lambda: SimpleNamespace(close=lambda: None))
+    return checked
+
+
+def test_verdicts_are_kept_by_exercise(checked, classroom):
+    assert checked("split", stop=True) == ["ada"]
+    assert checked("split") == sorted(ANSWERS)[1:]
+    assert checked("step_time") == sorted(ANSWERS)
+    assert checked("split") == []
+    (classroom / "ada" / "help.py").write_text("x = 1")
+    assert checked("split", "step_time") == []
+    (classroom / "ada" / "costs.py").write_text("import help")
+    assert checked("split", "step_time") == ["ada"]
+    (classroom / "ada" / "help.py").write_text("x = 2")
+    assert checked("split", "step_time") == ["ada"]
+
+
+def test_results_of_an_older_version_are_made_again(checked, classroom):
+    kept = classroom.parent / "grades" / "learners" / "ada.json"
+    checked("split")
+    kept.write_text('{"digest": "1", "verdicts": [{"exercise": "data_parallel.split"}]}')
+    assert checked("split") == ["ada"]
+    assert checked("split") == []
 
 
 @pytest.mark.slow

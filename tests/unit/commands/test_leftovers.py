@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from multigpu.commands.site import leaving_no_process
+from multigpu.ranks.process_tree import leaving_no_process
 
 # Starts a child in a session of its own, as kernels are, and a new one whenever it is lost.
 STUBBORN = """

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -307,3 +308,14 @@ def test_wrong_names_are_refused(
     assert told.startswith("multigpu train: ")
     assert said in told
     assert len(told.splitlines()) == 1
+
+
+def test_only_warnings_of_the_package_become_notes(capsys: pytest.CaptureFixture[str]) -> None:
+    @train.notes()
+    def warn() -> None:
+        warnings.warn_explicit("ours", UserWarning, train.__file__, 1)
+        warnings.warn_explicit("theirs", UserWarning, "/home/ada/multigpu/.venv/torch/nn.py", 1)
+
+    with pytest.warns(UserWarning, match="theirs"):
+        warn()
+    assert capsys.readouterr().err == "note: ours\n"

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 from pathlib import Path
 
-from multigpu.commands.site import leaving_no_process
 from multigpu.ranks.errors import counted
+from multigpu.ranks.process_tree import leaving_no_process
 
 OURS = "flights.parquet"  # made from the course's own data where there is no such file
 
