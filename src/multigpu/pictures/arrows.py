@@ -105,14 +105,15 @@ def steps(
 ) -> Picture:
     """Draw movements one below the other, each with its copies (summed by link) and its work.
 
-    Columns are the CPU, then `devices` as given, then all others that take part. `notes` are lines
-    below the names of devices.
+    Columns are the CPU, then `devices` as given, then all others that take part or have `notes`:
+    lines below their names.
     """
     said = {str(device): tuple(lines) for device, lines in (notes or {}).items()}
     linked = [(movement, links(movement.copies)) for movement in movements]
     given = [str(device) for device in devices or ()]
     seen = {end for _, group in linked for link in group for end in (link.source, link.target)}
     seen |= {str(device) for movement, _ in linked for device in movement.work}
+    seen |= said.keys()
     others = sorted(seen - set(given), key=_order)
     hosts = [name for name in others if index_of(name) is None]
     names = hosts + given + [name for name in others if name not in hosts]
