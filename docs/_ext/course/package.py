@@ -109,7 +109,7 @@ class PackageWay(SphinxDirective):
 
 
 def shown(picture):
-    return displayed({"text/html": picture._repr_html_()})
+    return displayed({"text/html": picture.html()})
 
 
 # --- the picture of a way ------------------------------------------------------------------------

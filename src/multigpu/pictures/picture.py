@@ -6,10 +6,11 @@ All of them are shown by a notebook as they are, and `text()` is for a terminal.
 
 import html
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import floor, log10
+from typing import Any
 from uuid import uuid4
 from xml.sax.saxutils import escape, quoteattr
 
@@ -181,7 +182,26 @@ def _block(fill: str) -> str:
     return rectangle(0, LEGEND_ROW / 2 - 5, SWATCH, 10, rx=2, fill=fill, stroke="var(--line)")
 
 
-class Picture:
+class Shown:
+    """What a notebook shows as `html()`, and a terminal as `text()`."""
+
+    def html(self) -> str:
+        raise NotImplementedError
+
+    def text(self) -> str:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        return self.html()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(self.text())
+
+
+class Picture(Shown):
     """A drawing that a notebook shows by itself. `svg()` is for files, `text()` for a terminal."""
 
     def __init__(
@@ -239,17 +259,14 @@ class Picture:
             style="max-width:100%;height:auto",
         )  # fmt: skip
 
+    def html(self) -> str:
+        """The same as `svg()`."""
+        return self.svg()
+
     def text(self) -> str:
         """The picture as text, at most 80 columns wide if names are short."""
         heading = (self.title, "") if self.title else ()
         return "\n".join((*heading, *self.lines))
-
-    def _repr_html_(self) -> str:
-        return self.svg()
-
-    def _repr_pretty_(self, printer: object, cycle: bool) -> None:
-        write: Callable[[str], None] = printer.text  # type: ignore[attr-defined]
-        write(self.text())
 
 
 @dataclass(frozen=True)
@@ -281,7 +298,7 @@ SHOW = "#ID > input:nth-of-type({n}):checked ~ div > div:nth-child({n}) {{ displ
 
 
 @dataclass(frozen=True)
-class Slides:
+class Slides(Shown):
     """Pictures that a notebook shows one at a time, with a button for each.
 
     The stepper needs no script, because it is made of radio buttons and style rules alone: click a
@@ -319,15 +336,9 @@ class Slides:
             f"{buttons}<div>{shown}</div></fieldset>"
         )
 
-    def _repr_html_(self) -> str:
-        return self.html()
-
-    def _repr_pretty_(self, printer: object, cycle: bool) -> None:
-        printer.text(self.text())  # type: ignore[attr-defined]
-
 
 @dataclass(frozen=True)
-class Table:
+class Table(Shown):
     """Rows of text under column names. Columns in `numbers` are set to the right."""
 
     title: str
@@ -363,9 +374,3 @@ class Table:
         head, *rows = ("  ".join(forms).format(*row).rstrip() for row in every)
         rule = "  ".join("─" * width for width in wide)
         return "\n".join([self.title, "", head, rule, *rows])
-
-    def __str__(self) -> str:
-        return self.text()
-
-    def _repr_html_(self) -> str:
-        return self.html()
