@@ -1,10 +1,9 @@
 """What the cells of a page or a notebook gave, kept in ``docs/records/`` for every build after.
 
 A record is a notebook file with the code cells alone, their outputs, and where and when they ran.
-A build pastes the outputs into the fresh page, cell by cell, as long as the sources are the same.
-From the first cell that has changed on, the page runs again: a cell depends on those before it. So
-does a page that reads a file which has changed. What a page shows, from its record or from a new
-run, is kept in ``docs/_build/shown/``; ``make record`` writes the records themselves.
+A build pastes the outputs into the fresh page if its record fits the whole page: all cells are the
+same, and so are the files that they read. Else the whole page runs again. What a page shows, from
+its record or from a new run, is kept in ``docs/_build/shown/``; ``make record`` writes the records.
 """
 
 import hashlib
@@ -45,7 +44,7 @@ def load(path):
 
 
 def outputs(app, notebook, name, folder):
-    """Put outputs into the code cells of ``notebook``; run only what no record has.
+    """Put outputs into the code cells of ``notebook``: from a record that fits, or from a new run.
 
     Args:
         app: Sphinx; with ``course_record`` everything runs, and the record is written.
@@ -66,26 +65,16 @@ def outputs(app, notebook, name, folder):
     )
     if app.config.course_record:
         return record_now(notebook, name, root, run, anyway=app.config.course_record == "anyway")
-    record = load(path_of(root, name))
-    for known in (record, load(path_of(root, name, SHOWN))):
-        if known is not None and not missing(notebook, known, root):
-            paste(notebook, known, range(len(code_of(notebook))))
-            return save(notebook, known.metadata.course, path_of(root, name, SHOWN))
-    return run_again(notebook, name, root, run, record)
-
-
-def run_again(notebook, name, root, run, record):
-    """Run the page, and keep of the record what stands before the first change."""
-    cells = range(len(code_of(notebook)))
-    new = missing(notebook, record, root) if record is not None else list(cells)
-    load = load_here()
-    print(f"{name}: running {len(new)} of {len(cells)} cells", flush=True)  # Sphinx is silent here
-    said = {"reads": digests(root, run(notebook))}
-    if record is not None:
-        said = {**record.metadata.course, **said}
-        paste(notebook, record, [i for i in cells if i not in new])
-    said["again"] = {**here(load), "cells": len(new), "of": len(cells)}
-    return save(notebook, said, path_of(root, name, SHOWN))
+    shown = path_of(root, name, SHOWN)
+    for known in (load(path_of(root, name)), load(shown)):
+        if known is not None and fits(notebook, known, root):
+            for cell, old in zip(code_of(notebook), known.cells, strict=True):
+                cell.outputs = old.outputs
+            return save(notebook, known.metadata.course, shown)
+    before = load_here()
+    print(f"{name}: running its {len(code_of(notebook))} cells", flush=True)  # Sphinx is silent here
+    said = {"reads": digests(root, run(notebook)), "again": here(before)}
+    return save(notebook, said, shown)
 
 
 def record_now(notebook, name, root, run, *, anyway):
@@ -124,29 +113,11 @@ def here(load):
     }
 
 
-def missing(notebook, record, root):
-    """Which code cells of ``notebook`` the record cannot fill, as indices."""
-    cells = code_of(notebook)
-    if digests(root, record.metadata.course.reads) != dict(record.metadata.course.reads):
-        return list(range(len(cells)))
-    known = {identity(cell) for cell in record.cells if is_value(cell)}
-    same = 0
-    for cell, old in zip(cells, record.cells, strict=False):
-        if identity(cell) != identity(old):
-            break
-        same += 1
-    # Values are asked for when all cells have run, so they do not depend on one another.
-    whole = all(map(is_value, cells[same:])) and all(map(is_value, record.cells[same:]))
-    return [i for i in range(same, len(cells)) if not (whole and identity(cells[i]) in known)]
-
-
-def paste(notebook, record, indices):
-    """Copy the record's outputs into the code cells at these places."""
-    cells = code_of(notebook)
-    values = {cell.source: cell for cell in record.cells if is_value(cell)}
-    for i in indices:
-        old = values[cells[i].source] if is_value(cells[i]) else record.cells[i]
-        cells[i].outputs = old.outputs
+def fits(notebook, record, root):
+    """Whether a run of ``notebook`` would give what the record has: same cells, same files."""
+    reads = record.metadata.course.reads
+    cells, recorded = (list(map(identity, code_of(each))) for each in (notebook, record))
+    return cells == recorded and digests(root, reads) == reads
 
 
 def save(notebook, said, path):
@@ -177,10 +148,6 @@ def tags_of(cell):
     return list(cell.metadata.get("tags", []))
 
 
-def is_value(cell):
-    return VALUE in tags_of(cell)
-
-
 def identity(cell):
     """What a cell's outputs are made of: its source, and the tags that decide what is kept."""
     return cell.source, DECISIVE.intersection(tags_of(cell))
@@ -198,20 +165,16 @@ def digests(root, paths):
 
 def foot(said):
     """The last line of a page: what its outputs come from."""
-    sentences, again = [], said.get("again")
-    all_again = again is not None and again["cells"] == again["of"]
-    if "date" in said and not all_again:
-        sentences += [f"Outputs recorded on {day(said)} ({machine_of(said)}).", warning(said)]
-    if again is not None:
-        part = "All cells" if all_again else f"The last {again['cells']} cells"
+    again = said.get("again")
+    ran = again or said
+    place = f"{day(ran)} ({machine_of(ran)})"
+    words = f"Outputs recorded on {place}."
+    if again:
         why = "because their source or a file that they read has changed"
-        sentences += [f"{part} ran again on {day(again)} ({machine_of(again)}), {why}."]
-        sentences += [warning(again)]
-    return f'<p class="course-recorded">{escape(" ".join(filter(None, sentences)))}</p>'
-
-
-def warning(said):
-    return "That machine was busy: its times are too long." if said["load"] > BUSY else ""
+        words = f"All cells ran again on {place}, {why}."
+    if ran["load"] > BUSY:
+        words += " That machine was busy: its times are too long."
+    return f'<p class="course-recorded">{escape(words)}</p>'
 
 
 def day(said):
