@@ -29,14 +29,12 @@ class Kernel:
 
     def __init__(self) -> None:
         self.runs = 0
-        self.reads: list[str] = []
 
-    def __call__(self, made: nbformat.NotebookNode, **_: Any) -> list[str]:
+    def __call__(self, made: nbformat.NotebookNode, **_: Any) -> None:
         self.runs += 1
         for cell in made.cells:
             text = f"{cell.source}, run {self.runs}"
             cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=text)]
-        return self.reads
 
 
 @pytest.fixture
@@ -90,37 +88,20 @@ def test_a_new_value_in_the_text_counts(fill: Any) -> None:
     assert printed(fresh) == ["a, run 2", "x, run 2", "y, run 2"]
 
 
-def test_a_file_that_a_page_reads_counts(fill: Any, kernel: Kernel, tmp_path: Path) -> None:
-    (tmp_path / "table.csv").write_text("1")
-    kernel.reads = ["table.csv"]
-    fill(notebook("a"), record=True)
-    (tmp_path / "table.csv").write_text("2")
-    fresh = notebook("a")
-    fill(fresh)
-    assert printed(fresh) == ["a, run 2"]
-    (tmp_path / "table.csv").write_text("1")
-    fill(fresh := notebook("a"))
-    assert printed(fresh) == ["a, run 1"]
-
-
-def test_what_a_kernel_reads_is_seen_and_what_it_imports_is_not(tmp_path: Path) -> None:
-    for name in ("table.csv", "settings.toml", "script.py", "unread.csv"):
-        (tmp_path / "docs" / name).parent.mkdir(exist_ok=True)
-        (tmp_path / "docs" / name).write_text("x = 1")
-    (tmp_path / "module.py").write_text("")
-    source = f"""
-import sys
-from pathlib import Path
-sys.path.insert(0, {str(tmp_path)!r})
-import module
-Path("../docs/table.csv").read_text()
-open({str(tmp_path / "docs" / "settings.toml")!r}).close()
-command = ["python", "docs/script.py"]
-"""
-    made = notebook(source)
-    folder = tmp_path / "notebooks"
-    reads = execution.run(made, root=tmp_path, folder=folder, seconds_per_cell=60)
-    assert reads == ["docs/script.py", "docs/settings.toml", "docs/table.csv"]
+def test_a_file_that_a_cell_names_counts(fill: Any, tmp_path: Path) -> None:
+    page = 'table = data / "table.csv"', 'run("docs/scripts/ddp.py")'
+    scripts, tables = (tmp_path / "docs" / name for name in ("scripts", "reference"))
+    for path in (scripts / "ddp.py", scripts / "dp.py", tables / "one" / "table.csv"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("1")
+    fill(notebook(*page), record=True)
+    (scripts / "dp.py").write_text("2")
+    assert "again" not in fill(notebook(*page))
+    for path in (scripts / "ddp.py", tables / "one" / "table.csv"):
+        path.write_text("2")
+        assert "again" in fill(notebook(*page)), path
+        path.write_text("1")
+        assert "again" not in fill(notebook(*page)), path
 
 
 def test_the_foot_warns_of_times_of_a_busy_machine(

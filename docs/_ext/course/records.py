@@ -2,13 +2,14 @@
 
 A record is a notebook file with the code cells alone, their outputs, and where and when they ran.
 A build pastes the outputs into the fresh page if its record fits the whole page: all cells are the
-same, and so are the files that they read. Else the whole page runs again. What a page shows, from
+same, and so are the files that they name. Else the whole page runs again. What a page shows, from
 its record or from a new run, is kept in ``docs/_build/shown/``; ``make record`` writes the records.
 """
 
 import hashlib
 import os
 import platform
+import re
 import time
 from datetime import date
 from functools import partial
@@ -26,6 +27,7 @@ from multigpu.scaling.comparison import Machine, load_here
 VALUE = "value"  # the tag of a cell that prints one ``:run:``
 DECISIVE = frozenset({VALUE, execution.HIDDEN, execution.QUIET, "raises-exception"})
 BUSY = 0.25  # cores at work on something else: more than that makes times doubtful
+DATA = ("docs/reference", "docs/scripts")  # folders with files that pages read or run
 PLACE = Path("docs", "records")
 SHOWN = Path("docs", "_build", "shown")
 
@@ -72,8 +74,11 @@ def outputs(app, notebook, name, folder):
                 cell.outputs = old.outputs
             return save(notebook, known.metadata.course, shown)
     before = load_here()
-    print(f"{name}: running its {len(code_of(notebook))} cells", flush=True)  # Sphinx is silent here
-    said = {"reads": digests(root, run(notebook)), "again": here(before)}
+    print(
+        f"{name}: running its {len(code_of(notebook))} cells", flush=True
+    )  # Sphinx is silent here
+    run(notebook)
+    said = {"reads": digests(root, named_in(notebook, root)), "again": here(before)}
     return save(notebook, said, shown)
 
 
@@ -81,7 +86,8 @@ def record_now(notebook, name, root, run, *, anyway):
     """Run the page on this quiet machine and write its record."""
     load = refuse_busy(anyway)
     began = time.monotonic()
-    said = {"reads": digests(root, run(notebook, quiet=load <= BUSY))}
+    run(notebook, quiet=load <= BUSY)
+    said = {"reads": digests(root, named_in(notebook, root))}
     said["seconds"] = round(time.monotonic() - began, 1)
     load = max(load, refuse_busy(anyway))  # something else may have begun meanwhile
     said |= here(load) | ({"busy": True} if load > BUSY else {})
@@ -151,6 +157,21 @@ def tags_of(cell):
 def identity(cell):
     """What a cell's outputs are made of: its source, and the tags that decide what is kept."""
     return cell.source, DECISIVE.intersection(tags_of(cell))
+
+
+def named_in(notebook, root):
+    """The files of ``DATA`` whose name is in a code cell, as sorted relative paths.
+
+    Code is not among them: it decides whether a record is right, not whether it is stale, and `make
+    test-all` compares.
+    """
+    sources = "\n".join(cell.source for cell in code_of(notebook))
+    return sorted(
+        str(path.relative_to(root))
+        for folder in DATA
+        for path in (root / folder).rglob("*")
+        if path.is_file() and re.search(rf"(?<![\w.-]){re.escape(path.name)}\b", sources)
+    )
 
 
 def digests(root, paths):
