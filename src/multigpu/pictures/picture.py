@@ -215,15 +215,13 @@ class Picture(Shown):
         kinds: Sequence[str] = (),
         fills: Mapping[str, str] | None = None,
         notes: Sequence[str] = (),
-        has_links: bool = False,
     ) -> None:
         """`body` is drawn in a box of `size` (width, height) whose origin is below the title.
 
         The legend is below it. `says` are the sentences for a reader who cannot see it, `lines` are
-        the picture as text. A picture with links is not just an image, because the keyboard must
-        reach them.
+        the picture as text.
         """
-        self.title, self.lines, self.has_links = title, tuple(lines), has_links
+        self.title, self.lines = title, tuple(lines)
         self.description = " ".join(says) or "Nothing to show."
         self.width, height = size
         key, key_height = legend(kinds, self.width, fills=fills or {}, notes=notes)
@@ -252,7 +250,7 @@ class Picture(Shown):
             moved(MARGIN, top, self.body),
             xmlns="http://www.w3.org/2000/svg",
             class_=CLASS,
-            role="group" if self.has_links else "img",
+            role="img",
             viewBox=f"0 0 {full_width:g} {full_height:g}",
             width=f"{full_width * ZOOM:.0f}",
             height=f"{full_height * ZOOM:.0f}",
