@@ -1,6 +1,8 @@
 """Records: what a build takes from them, what it runs again, and what makes them stale."""
 
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -143,6 +145,32 @@ def test_a_busy_machine_is_refused(
     with pytest.raises(records.MachineIsBusy, match=r"1\.7 .*--anyway"):
         fill(notebook("a"), record=True)
     assert kernel.runs == 0
+
+
+def test_a_measurement_is_written_line_by_line_on_a_quiet_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs" / "measurements")
+    import writer
+
+    def rows() -> Iterator[dict[str, Any]]:
+        yield {"mode": "ddp", "ms": 3}
+        assert table.read_text().endswith("ddp,3\n")  # what is there stays if the next one fails
+        yield {"mode": "dp", "ms": 4}
+
+    table = tmp_path / "reference" / "a" / "b.csv"
+    table.parents[1].mkdir()
+    monkeypatch.setattr(writer, "DOCS", tmp_path)
+    monkeypatch.setattr(records, "load_here", lambda seconds=0: 1.7)
+    monkeypatch.setattr(sys, "argv", ["b.py"])
+    with pytest.raises(SystemExit, match=r"1\.7 .*--anyway"):
+        writer.write("a/b.csv", "two ranks", rows())
+    assert not table.exists()
+    monkeypatch.setattr(sys, "argv", ["b.py", "--anyway"])
+    writer.write("a/b.csv", "two ranks", rows())
+    head, *lines = table.read_text().splitlines()
+    assert re.match(r"# \d+-\d+-\d+, .*torch .*load 1\.7 before it began; two ranks$", head)
+    assert lines == ["mode,ms", "ddp,3", "dp,4"]
 
 
 def test_a_failure_is_not_taken_for_a_result(

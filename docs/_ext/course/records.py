@@ -101,8 +101,8 @@ def refuse_busy(anyway):
             return load
     raise MachineIsBusy(
         f"{load:.1f} of {psutil.cpu_count()} cores are at work on something else, so times would "
-        "be wrong. End it and try again, or record with ARGS=--anyway: the page then says that the "
-        "machine was busy."
+        "be wrong. End it and try again, or add --anyway (make record: ARGS=--anyway). Then the "
+        "page says that the machine was busy."
     )
 
 
