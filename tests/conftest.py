@@ -104,13 +104,6 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Verdicts on answers: here, because xdist's controller reads this file only."""
-    from .answers import table
-
-    table.show(terminalreporter, every_answer=terminalreporter.config.get_verbosity() > 0)
-
-
 @cache
 def gpu_count() -> int:
     """How many real GPUs PyTorch sees; torch is imported only when a test asks."""
