@@ -74,9 +74,8 @@ def outputs(app, notebook, name, folder):
                 cell.outputs = old.outputs
             return save(notebook, known.metadata.course, shown)
     before = load_here()
-    print(
-        f"{name}: running its {len(code_of(notebook))} cells", flush=True
-    )  # Sphinx is silent here
+    cells = len(code_of(notebook))
+    print(f"{name}: running its {cells} cells", flush=True)  # Sphinx is silent here
     run(notebook)
     said = {"reads": digests(root, named_in(notebook, root)), "again": here(before)}
     return save(notebook, said, shown)

@@ -16,10 +16,10 @@ from multigpu.pictures.picture import (
     arrow,
     chip,
     line,
-    moved,
     rectangle,
     text,
     tooltip,
+    translated,
     width_of,
 )
 from multigpu.pictures.units import exact_bytes, human_bytes
@@ -128,7 +128,7 @@ def steps(
             body.append(text(*place, words, size=11.5, text_anchor="middle"))
     for movement, group in linked:
         piece, height = _movement(movement, group, center=center, width=width, most=most)
-        body.append(moved(0, y, piece))
+        body.append(translated(0, y, piece))
         y += height
     lifelines = [
         line(x, top, x, y, stroke="var(--line)", stroke_opacity=0.55) for x in center.values()

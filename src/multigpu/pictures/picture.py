@@ -40,7 +40,7 @@ def _number(value: object) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 
-def moved(x: float, y: float, *children: str) -> str:
+def translated(x: float, y: float, *children: str) -> str:
     """A group whose origin is at (x, y)."""
     return f'<g transform="translate({x:g} {y:g})">{"".join(children)}</g>'
 
@@ -161,7 +161,7 @@ def legend(
         if x and x + wide > width:
             x, y = 0.0, y + LEGEND_ROW
         words = text(indent, LEGEND_ROW / 2, label, size=LEGEND_SIZE, class_="muted")
-        parts.append(moved(x, y, swatch, words))
+        parts.append(translated(x, y, swatch, words))
         x += wide + 14
     return "".join(parts), y + LEGEND_ROW if entries else 0.0
 
@@ -226,7 +226,7 @@ class Picture(Shown):
         self.width, height = size
         key, key_height = legend(kinds, self.width, fills=fills or {}, notes=notes)
         self.height = height + key_height
-        self.body = "".join([*body, moved(0, height, key) if key else ""])
+        self.body = "".join([*body, translated(0, height, key) if key else ""])
 
     def svg(self) -> str:
         """The picture as one self-contained `<svg>` element: inline in a page, or as a file."""
@@ -247,7 +247,7 @@ class Picture(Shown):
                 rx=10, fill="var(--paper)", stroke="var(--edge)",
             ),
             *heading,
-            moved(MARGIN, top, self.body),
+            translated(MARGIN, top, self.body),
             xmlns="http://www.w3.org/2000/svg",
             class_=CLASS,
             role="img",

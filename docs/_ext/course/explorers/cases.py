@@ -1,4 +1,4 @@
-"""What explorers and steppers are made of: choices, keys of cases, shades, recordings and tables."""
+"""What explorers and steppers are made of: choices, keys, shades, recordings and tables."""
 
 import json
 import subprocess
