@@ -183,7 +183,10 @@ def _block(fill: str) -> str:
 
 
 class Shown:
-    """What a notebook shows as `html()`, and a terminal as `text()`."""
+    """What a notebook shows as `html()`, and a terminal as `text()`.
+
+    A dataclass of it needs `repr=False`: IPython prefers a class's own `__repr__` to these methods.
+    """
 
     def html(self) -> str:
         raise NotImplementedError
@@ -295,7 +298,7 @@ KEYS = 'data-lm-suppress-shortcuts="true"'  # else JupyterLab takes the arrow ke
 SHOW = "#ID > input:nth-of-type({n}):checked ~ div > div:nth-child({n}) {{ display: block; }}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Slides(Shown):
     """Pictures that a notebook shows one at a time, with a button for each.
 
@@ -335,7 +338,7 @@ class Slides(Shown):
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table(Shown):
     """Rows of text under column names. Columns in `numbers` are set to the right."""
 
