@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pypandoc
 
-sys.modules["rfc3987_syntax"] = None  # see src/multigpu/commands/start.py
+sys.modules["rfc3987_syntax"] = None  # nbformat needs jsonschema: see multigpu/commands/start.py
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "_ext"))
 # nbsphinx calls pandoc by its name; pypandoc_binary brings it, but not on PATH.

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import NoReturn
 
 import pytest
@@ -23,9 +22,7 @@ pytest_plugins = [
     "pytester",
 ]  # tests/exercises: the checks and their options
 
-# nbformat's import reads its grammars for more than a second, for addresses that no notebook has;
-# an empty one is passed over.
-sys.modules.setdefault("rfc3987_syntax", ModuleType("rfc3987_syntax"))
+sys.modules["rfc3987_syntax"] = None  # nbformat needs jsonschema: see multigpu/commands/start.py
 
 ROOT = Path(__file__).resolve().parents[1]
 # These need nothing of each other, so test processes take them one by one. They come first, the
@@ -105,13 +102,6 @@ def pytest_collection_finish() -> None:
     """What thousands of tests are made of stays: no search for garbage need look at it again."""
     gc.collect()
     gc.freeze()
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Verdicts on answers: here, because xdist's controller reads this file only."""
-    from .answers import table
-
-    table.show(terminalreporter, every_answer=terminalreporter.config.get_verbosity() > 0)
 
 
 @cache

@@ -176,9 +176,9 @@ def offers(index: str, version: str) -> bool:
 
 
 def failure(log: Path) -> Refused:
-    """What to say when pip failed: its own last error, and where the rest is."""
-    lines = log.read_text().splitlines()
-    errors = [line for line in lines if line.startswith("ERROR")] or lines[-1:]
+    """What to say when pip failed: the error of its last run, and where the rest is."""
+    lines = re.split(r"^\$ .*\n", log.read_text(), flags=re.MULTILINE)[-1].splitlines()
+    errors = [line for line in lines if line.startswith("ERROR")] or lines or ["pip said nothing."]
     return Refused(f"The installation stopped. {errors[-1]} (everything pip said: {log})")
 
 

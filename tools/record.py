@@ -41,6 +41,7 @@ def main() -> int:
         for number, name in enumerate(chosen, start=1):
             path = records.path_of(ROOT, name)
             before = path.stat().st_mtime_ns if path.is_file() else 0
+            warnings = app._warncount
             print(f"{number:3} of {len(chosen)}  {name:42}", end="", flush=True)
             try:
                 if name.startswith("notebooks/"):
@@ -50,9 +51,11 @@ def main() -> int:
             except records.MachineIsBusy as busy:
                 print(f"\n{busy}", file=sys.stderr)
                 return 1
-            wrote = path.is_file() and path.stat().st_mtime_ns != before
-            said = records.load(path).metadata.course if wrote else None
-            print(f"{said.seconds:6.1f} s, load {said.load:.2f}" if said else "  has no cells")
+            if path.is_file() and path.stat().st_mtime_ns != before:
+                said = records.load(path).metadata.course
+                print(f"{said.seconds:6.1f} s, load {said.load:.2f}")
+            else:
+                print("  failed" if app._warncount > warnings else "  has no cells")
     return 1 if app._warncount else 0
 
 

@@ -1,9 +1,9 @@
 /* ---- explorer: choose, and see the case that belongs to it --------------------------------------
 
    A record comes from the build (docs/_ext/course/explorers): its choices, and a case for every
-   combination of them. An explorer looks the case up and lets a drawing show it; nothing is
-   computed here. DRAWINGS says which drawing a record asks for. A drawing takes the record, the
-   case and what is chosen, and returns the nodes to show and the sentence that says the same. */
+   combination of them. An explorer looks the case up and lets a drawing show it. DRAWINGS says
+   which drawing a record asks for. A drawing takes the record, the case and what is chosen, and
+   returns the nodes to show and the sentence that says the same. */
 
 const DRAWINGS = {
   memory: drawMemory,

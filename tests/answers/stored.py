@@ -51,11 +51,6 @@ class Answer:
         text = self.program if isinstance(self.program, str) else self.program.text
         return answered(solution.read_text(encoding="utf-8"), self.exercise, text)
 
-    def record(self, verdict: str) -> dict[str, str]:
-        """One line of the table: this answer, and the verdict it got."""
-        kind = "right" if self.is_right else "wrong"
-        return {"exercise": self.exercise, "answer": self.name, "kind": kind, "verdict": verdict}
-
 
 @cache
 def answers() -> list[Answer]:

@@ -13,7 +13,6 @@ import pytest
 from multigpu.checking.verdicts import Verdict
 
 from .stored import Answer, answers, quick_answers
-from .table import PROPERTY
 
 QUICK = {*quick_answers()}
 
@@ -33,16 +32,13 @@ def test_an_answer_gets_its_verdict(
     answer: Answer,
     verdict_on: Callable[..., Verdict],
     id_side_by_side: Callable[[Answer], str | None],
-    record_property: Callable[..., None],
 ) -> None:
     alone = answer in QUICK or not answer.mistake
     if not alone and id_side_by_side(answer) == answer.message_id:
-        record_property(PROPERTY, answer.record(str(answer.message_id)))
         return
     verdict = verdict_on(answer.exercise, answer.module, one_world=True)
     if not answer.is_right and verdict.message_id != answer.message_id:
         verdict = verdict_on(answer.exercise, answer.module)
-    record_property(PROPERTY, answer.record(verdict.message_id or verdict.status))
     assert (verdict.status, verdict.message_id) == (answer.status, answer.message_id), (
         verdict.message
     )

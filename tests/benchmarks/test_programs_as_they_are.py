@@ -1,8 +1,8 @@
 """What `multigpu run` and `multigpu trace` cost a program. Run with `make bench`.
 
 The whole command, a training step and one collective, against plain torchrun, side by side. The aim
-is 1.3 × for `multigpu run` and 1.05 × for `multigpu trace`. docs/record_own_program.py, which has
-the program, writes the same down for docs/own_program.rst.
+is 1.3 × for `multigpu run` and 1.05 × for `multigpu trace`. docs/measurements/own_program.py, which
+has the program, writes the same down for docs/own_program.rst.
 """
 
 from pathlib import Path
@@ -11,14 +11,14 @@ import pytest
 
 from .interleaved import table
 
-DOCS = str(Path(__file__).resolve().parents[2] / "docs")
+MEASUREMENTS = str(Path(__file__).resolve().parents[2] / "docs" / "measurements")
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["small", "large"])
 def test_programs_as_they_are(number, monkeypatch):
-    monkeypatch.syspath_prepend(DOCS)
-    import record_own_program  # type: ignore[import-not-found]
+    monkeypatch.syspath_prepend(MEASUREMENTS)
+    import own_program  # type: ignore[import-not-found]
 
-    model = list(record_own_program.MODELS)[number]
-    for what, times in record_own_program.measured(model).items():
+    model = list(own_program.MODELS)[number]
+    for what, times in own_program.measured(model).items():
         print(table(f"{model}: {what}", times, against="torchrun"))

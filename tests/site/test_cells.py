@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import record  # of tools/
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow
@@ -107,3 +108,22 @@ def test_a_cell_that_raises_as_announced_is_no_mistake(
     wrong_build: subprocess.CompletedProcess[str],
 ) -> None:
     assert "lessons/index.rst:5" not in wrong_build.stderr
+
+
+def test_recording_says_which_page_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "conf.py").write_text(CONF)
+    (docs / "wrong.rst").write_text("Wrong\n=====\n\n.. run::\n\n   wrong\n")
+    (docs / "plain.rst").write_text("Plain\n=====\n\nNothing runs.\n")
+    monkeypatch.setattr(record, "ROOT", tmp_path)
+    monkeypatch.setattr(record, "DOCS", docs)
+    monkeypatch.setattr(sys, "argv", ["record.py", "wrong", "plain", "--anyway"])
+    assert record.main() == 1
+    said = capsys.readouterr().out.splitlines()[-2:]
+    assert [line.split()[3:] for line in said] == [
+        ["wrong", "failed"],
+        ["plain", "has", "no", "cells"],
+    ]

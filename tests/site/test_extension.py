@@ -2,7 +2,7 @@
 
 import ast
 import sys
-import xml.etree.ElementTree as ElementTree
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -11,8 +11,7 @@ from bs4 import BeautifulSoup
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 
-from course import cells, exercises, quiz  # noqa: E402 (found through sys.path)
-from course.package import Station, way  # noqa: E402
+from course import cells, exercises, package, quiz  # noqa: E402 (found through sys.path)
 
 
 @pytest.mark.parametrize(
@@ -68,34 +67,17 @@ def test_a_script_is_shown_whole_with_the_lines_that_are_gone(tmp_path: Path) ->
     assert shown == [" a = 1", "-b = 2", "+b = 0  # NEW", " ", " ", " c = 3"]
 
 
-SVG = "{http://www.w3.org/2000/svg}"
-STATIONS = [
-    Station("Ask", "It asks.", ("ask.py",), "the judge", hands="a question"),
-    Station("Send", "It sends.", ("send.py",), "the judge", hands="bytes", link="#send"),
-    Station("Answer", "It answers.", ("answer.py",), "the ranks", ranks=2, shares="numbers"),
-]
-
-
-def drawn(stations: list) -> ElementTree.Element:
-    return ElementTree.fromstring(way(stations, title="A way").svg())
-
-
-def test_stations_of_one_process_share_a_frame_and_ranks_have_their_colors() -> None:
-    words = [node.text for node in drawn(STATIONS).iter(f"{SVG}text")]
-    assert words.count("the judge") == words.count("the ranks") == 1
-    assert [word for word in words if word.startswith("rank ")] == ["rank 0", "rank 1"]
-
-
-def test_only_what_goes_to_another_process_is_striped() -> None:
-    def striped(stations: list) -> int:
-        paths = drawn(stations).iter(f"{SVG}path")
-        return sum(path.get("stroke-dasharray") is not None for path in paths)
-
-    assert striped(STATIONS) == 1
-    assert striped(STATIONS[:2]) == 0
-
-
-def test_a_picture_with_links_is_no_mere_image() -> None:
-    assert [link.get("href") for link in drawn(STATIONS).iter(f"{SVG}a")] == ["#send"]
-    assert drawn(STATIONS).get("role") == "group"
-    assert drawn(STATIONS[:1]).get("role") == "img"
+@pytest.mark.parametrize("name", package.ways())
+def test_a_way_is_told_station_by_station(site: Path, name: str) -> None:
+    html = (site / "reference" / "architecture.html").read_text(encoding="utf-8")
+    section = BeautifulSoup(html, "html.parser").find(id=f"the-path-of-one-{name}")
+    stations = package.ways()[name]
+    items = section.select("ol > li")
+    assert [item.strong.text for item in items] == [each["name"] for each in stations]
+    for item, station in zip(items, stations, strict=True):
+        assert [code.text for code in item.select("code")] == station["files"]
+        link = item.find("a", string=station["name"])
+        assert (link["href"] if link else None) == station.get("link")
+        assert station.get("hands", "") in item.text
+    frames = [label.text for label in section.select(".course-label")]
+    assert frames == [process for process, _ in groupby(each["process"] for each in stations)]

@@ -12,13 +12,10 @@ ROOT = Path(__file__).resolve().parents[2]
 RECORDS = ROOT / "docs" / "records"
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 
-from course import (  # noqa: E402 (found through sys.path)
-    comparing,
-    execution,
-    kernels,
-    records,
-)
+from course import execution, records  # noqa: E402 (found through sys.path)
 from course.explorers import cases  # noqa: E402
+
+from . import comparing, kernels  # noqa: E402
 
 SECONDS_PER_CELL = 300
 # What cells tagged `varies` repeat, or compute on many rows, only to give steady times.

@@ -139,7 +139,7 @@ def warn_of_unrun_python(app, doctree):
             )
 
 
-def say_record(app, pagename, templatename, context, doctree):
+def add_foot(app, pagename, templatename, context, doctree):
     """Tell the page's foot when and where its outputs were recorded."""
     said = app.env.metadata.get(pagename, {}).get("course_record")
     if said:
@@ -230,4 +230,4 @@ def setup(app):
     app.add_role("run", RunRole())
     app.add_directive("script-diff", ScriptDiff)
     app.connect("doctree-read", fill_page)
-    app.connect("html-page-context", say_record)
+    app.connect("html-page-context", add_foot)

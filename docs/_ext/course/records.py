@@ -1,15 +1,15 @@
 """What the cells of a page or a notebook gave, kept in ``docs/records/`` for every build after.
 
 A record is a notebook file with the code cells alone, their outputs, and where and when they ran.
-A build pastes the outputs into the fresh page, cell by cell, as long as the sources are the same.
-From the first cell that has changed on, the page runs again: a cell depends on those before it. So
-does a page that reads a file which has changed. What a page shows, from its record or from a new
-run, is kept in ``docs/_build/shown/``; ``make record`` writes the records themselves.
+A build pastes the outputs into the fresh page if its record fits the whole page: all cells are the
+same, and so are the files that they name. Else the whole page runs again. What a page shows, from
+its record or from a new run, is kept in ``docs/_build/shown/``; ``make record`` writes the records.
 """
 
 import hashlib
 import os
 import platform
+import re
 import time
 from datetime import date
 from functools import partial
@@ -27,6 +27,7 @@ from multigpu.scaling.comparison import Machine, load_here
 VALUE = "value"  # the tag of a cell that prints one ``:run:``
 DECISIVE = frozenset({VALUE, execution.HIDDEN, execution.QUIET, "raises-exception"})
 BUSY = 0.25  # cores at work on something else: more than that makes times doubtful
+DATA = ("docs/reference", "docs/scripts")  # folders with files that pages read or run
 PLACE = Path("docs", "records")
 SHOWN = Path("docs", "_build", "shown")
 
@@ -45,7 +46,7 @@ def load(path):
 
 
 def outputs(app, notebook, name, folder):
-    """Put outputs into the code cells of ``notebook``; run only what no record has.
+    """Put outputs into the code cells of ``notebook``: from a record that fits, or from a new run.
 
     Args:
         app: Sphinx; with ``course_record`` everything runs, and the record is written.
@@ -66,33 +67,26 @@ def outputs(app, notebook, name, folder):
     )
     if app.config.course_record:
         return record_now(notebook, name, root, run, anyway=app.config.course_record == "anyway")
-    record = load(path_of(root, name))
-    for known in (record, load(path_of(root, name, SHOWN))):
-        if known is not None and not missing(notebook, known, root):
-            paste(notebook, known, range(len(code_of(notebook))))
-            return save(notebook, known.metadata.course, path_of(root, name, SHOWN))
-    return run_again(notebook, name, root, run, record)
-
-
-def run_again(notebook, name, root, run, record):
-    """Run the page, and keep of the record what stands before the first change."""
-    cells = range(len(code_of(notebook)))
-    new = missing(notebook, record, root) if record is not None else list(cells)
-    load = load_here()
-    print(f"{name}: running {len(new)} of {len(cells)} cells", flush=True)  # Sphinx is silent here
-    said = {"reads": digests(root, run(notebook))}
-    if record is not None:
-        said = {**record.metadata.course, **said}
-        paste(notebook, record, [i for i in cells if i not in new])
-    said["again"] = {**here(load), "cells": len(new), "of": len(cells)}
-    return save(notebook, said, path_of(root, name, SHOWN))
+    shown = path_of(root, name, SHOWN)
+    for known in (load(path_of(root, name)), load(shown)):
+        if known is not None and fits(notebook, known, root):
+            for cell, old in zip(code_of(notebook), known.cells, strict=True):
+                cell.outputs = old.outputs
+            return save(notebook, known.metadata.course, shown)
+    before = load_here()
+    cells = len(code_of(notebook))
+    print(f"{name}: running its {cells} cells", flush=True)  # Sphinx is silent here
+    run(notebook)
+    said = {"reads": digests(root, named_in(notebook, root)), "again": here(before)}
+    return save(notebook, said, shown)
 
 
 def record_now(notebook, name, root, run, *, anyway):
     """Run the page on this quiet machine and write its record."""
     load = refuse_busy(anyway)
     began = time.monotonic()
-    said = {"reads": digests(root, run(notebook, quiet=load <= BUSY))}
+    run(notebook, quiet=load <= BUSY)
+    said = {"reads": digests(root, named_in(notebook, root))}
     said["seconds"] = round(time.monotonic() - began, 1)
     load = max(load, refuse_busy(anyway))  # something else may have begun meanwhile
     said |= here(load) | ({"busy": True} if load > BUSY else {})
@@ -106,8 +100,8 @@ def refuse_busy(anyway):
             return load
     raise MachineIsBusy(
         f"{load:.1f} of {psutil.cpu_count()} cores are at work on something else, so times would "
-        "be wrong. End it and try again, or record with ARGS=--anyway: the page then says that the "
-        "machine was busy."
+        "be wrong. End it and try again, or add --anyway (make record: ARGS=--anyway). Then the "
+        "page says that the machine was busy."
     )
 
 
@@ -124,29 +118,11 @@ def here(load):
     }
 
 
-def missing(notebook, record, root):
-    """Which code cells of ``notebook`` the record cannot fill, as indices."""
-    cells = code_of(notebook)
-    if digests(root, record.metadata.course.reads) != dict(record.metadata.course.reads):
-        return list(range(len(cells)))
-    known = {identity(cell) for cell in record.cells if is_value(cell)}
-    same = 0
-    for cell, old in zip(cells, record.cells, strict=False):
-        if identity(cell) != identity(old):
-            break
-        same += 1
-    # Values are asked for when all cells have run, so they do not depend on one another.
-    whole = all(map(is_value, cells[same:])) and all(map(is_value, record.cells[same:]))
-    return [i for i in range(same, len(cells)) if not (whole and identity(cells[i]) in known)]
-
-
-def paste(notebook, record, indices):
-    """Copy the record's outputs into the code cells at these places."""
-    cells = code_of(notebook)
-    values = {cell.source: cell for cell in record.cells if is_value(cell)}
-    for i in indices:
-        old = values[cells[i].source] if is_value(cells[i]) else record.cells[i]
-        cells[i].outputs = old.outputs
+def fits(notebook, record, root):
+    """Whether a run of ``notebook`` would give what the record has: same cells, same files."""
+    reads = record.metadata.course.reads
+    cells, recorded = (list(map(identity, code_of(each))) for each in (notebook, record))
+    return cells == recorded and digests(root, reads) == reads
 
 
 def save(notebook, said, path):
@@ -177,13 +153,24 @@ def tags_of(cell):
     return list(cell.metadata.get("tags", []))
 
 
-def is_value(cell):
-    return VALUE in tags_of(cell)
-
-
 def identity(cell):
     """What a cell's outputs are made of: its source, and the tags that decide what is kept."""
     return cell.source, DECISIVE.intersection(tags_of(cell))
+
+
+def named_in(notebook, root):
+    """The files of ``DATA`` whose name is in a code cell, as sorted relative paths.
+
+    Code is not among them: it decides whether a record is right, not whether it is stale, and `make
+    test-all` compares.
+    """
+    sources = "\n".join(cell.source for cell in code_of(notebook))
+    return sorted(
+        str(path.relative_to(root))
+        for folder in DATA
+        for path in (root / folder).rglob("*")
+        if path.is_file() and re.search(rf"(?<![\w.-]){re.escape(path.name)}\b", sources)
+    )
 
 
 def digests(root, paths):
@@ -198,20 +185,16 @@ def digests(root, paths):
 
 def foot(said):
     """The last line of a page: what its outputs come from."""
-    sentences, again = [], said.get("again")
-    all_again = again is not None and again["cells"] == again["of"]
-    if "date" in said and not all_again:
-        sentences += [f"Outputs recorded on {day(said)} ({machine_of(said)}).", warning(said)]
-    if again is not None:
-        part = "All cells" if all_again else f"The last {again['cells']} cells"
+    again = said.get("again")
+    ran = again or said
+    place = f"{day(ran)} ({machine_of(ran)})"
+    words = f"Outputs recorded on {place}."
+    if again:
         why = "because their source or a file that they read has changed"
-        sentences += [f"{part} ran again on {day(again)} ({machine_of(again)}), {why}."]
-        sentences += [warning(again)]
-    return f'<p class="course-recorded">{escape(" ".join(filter(None, sentences)))}</p>'
-
-
-def warning(said):
-    return "That machine was busy: its times are too long." if said["load"] > BUSY else ""
+        words = f"All cells ran again on {place}, {why}."
+    if ran["load"] > BUSY:
+        words += " That machine was busy: its times are too long."
+    return f'<p class="course-recorded">{escape(words)}</p>'
 
 
 def day(said):

@@ -16,10 +16,10 @@ from multigpu.pictures.picture import (
     arrow,
     chip,
     line,
-    moved,
     rectangle,
     text,
     tooltip,
+    translated,
     width_of,
 )
 from multigpu.pictures.units import exact_bytes, human_bytes
@@ -105,14 +105,15 @@ def steps(
 ) -> Picture:
     """Draw movements one below the other, each with its copies (summed by link) and its work.
 
-    Columns are the CPU, then `devices` as given, then all others that take part. `notes` are lines
-    below the names of devices.
+    Columns are the CPU, then `devices` as given, then all others that take part or have `notes`:
+    lines below their names.
     """
     said = {str(device): tuple(lines) for device, lines in (notes or {}).items()}
     linked = [(movement, links(movement.copies)) for movement in movements]
     given = [str(device) for device in devices or ()]
     seen = {end for _, group in linked for link in group for end in (link.source, link.target)}
     seen |= {str(device) for movement, _ in linked for device in movement.work}
+    seen |= said.keys()
     others = sorted(seen - set(given), key=_order)
     hosts = [name for name in others if index_of(name) is None]
     names = hosts + given + [name for name in others if name not in hosts]
@@ -127,7 +128,7 @@ def steps(
             body.append(text(*place, words, size=11.5, text_anchor="middle"))
     for movement, group in linked:
         piece, height = _movement(movement, group, center=center, width=width, most=most)
-        body.append(moved(0, y, piece))
+        body.append(translated(0, y, piece))
         y += height
     lifelines = [
         line(x, top, x, y, stroke="var(--line)", stroke_opacity=0.55) for x in center.values()

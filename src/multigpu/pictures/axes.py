@@ -15,13 +15,13 @@ TRIANGLE = ((0, -5), (4.6, 3.4), (-4.6, 3.4))
 DIAMOND = ((0, -5), (5, 0), (0, 5), (-5, 0))
 PEN = {"stroke": "var(--ink)", "stroke_width": 1.6}
 
-quiet = partial(text, size=SIZE, class_="muted")
+muted = partial(text, size=SIZE, class_="muted")
 
 
 def _height(left: float, right: float, y: float, label: str) -> str:
     """A line across the field, and its number beside it."""
     across = line(left, y, right, y, stroke="var(--edge)")
-    return across + quiet(left - 6, y, label, text_anchor="end")
+    return across + muted(left - 6, y, label, text_anchor="end")
 
 
 def curves(
@@ -52,10 +52,10 @@ def curves(
         return TOP + (ticks[-1] - value) / (ticks[-1] - ticks[0]) * (foot - TOP)
 
     decimals = max(0, -floor(log10(ticks[1] - ticks[0]) + 1e-9))
-    body = [quiet(0, 2, figure)]
+    body = [muted(0, 2, figure)]
     body += [_height(left, right, y(tick), f"{tick:.{decimals}f}") for tick in ticks]
     body += [text(x(p), foot + 14, f"{p:g}", size=SIZE, text_anchor="middle") for p in places]
-    body.append(quiet((left + right) / 2, foot + 32, along, text_anchor="middle"))
+    body.append(muted((left + right) / 2, foot + 32, along, text_anchor="middle"))
     corner = f"{along}, {figure}"
     names = max(map(len, (corner, *series)))
     says, lines = [], [f"{corner:{names}}" + "".join(f"{place:>9g}" for place in places)]
@@ -133,14 +133,14 @@ def roofline(
     def y(rate: float) -> float:
         return foot - (log10(max(rate, 10**low)) - low) / max(1, high - low) * (foot - TOP)
 
-    body = [quiet(0, 2, "FLOP/s")]
+    body = [muted(0, 2, "FLOP/s")]
     for power in range(low, high + 1):
         body.append(_height(left, right, y(10**power), human_count(10**power)))
     for power in range(first, last + 1):
         at, label = x(10.0**power), f"{10.0**power:g}"
         body.append(text(at, foot + 14, label, size=SIZE, text_anchor="middle"))
     middle = (left + right) / 2
-    body.append(quiet(middle, foot + 32, "FLOPs per byte", text_anchor="middle"))
+    body.append(muted(middle, foot + 32, "FLOPs per byte", text_anchor="middle"))
     begin = max(10.0**first, 10.0**low / bytes_per_second)
     roof = [(begin, begin * bytes_per_second), (ridge, flops_per_second)]
     corners = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in [*roof, (10.0**last, roof[-1][1])])

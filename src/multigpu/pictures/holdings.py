@@ -132,7 +132,7 @@ def holdings(
     )
 
 
-Sum = frozenset[int]  # whose numbers are in it
+Contributors = frozenset[int]  # to a sum: the ranks whose numbers are in it
 LANE_LEFT, LANES_WIDTH = 54.0, 366.0
 LANES_TOP, LANE = 20.0, 46.0
 TRACKS = 34.0  # to the right of every box: room for the arrows
@@ -145,7 +145,7 @@ class ChunksSent:
     source: int
     target: int
     bytes: int
-    chunks: dict[int, Sum]
+    chunks: dict[int, Contributors]
 
     def __str__(self) -> str:
         carried = ", ".join(f"chunk {chunk} ({added(sum_)})" for chunk, sum_ in self.chunks.items())
@@ -153,14 +153,14 @@ class ChunksSent:
         return f"rank {self.source} → rank {self.target}: {carried}, {amount}"
 
 
-def added(ranks: Sum) -> str:
+def added(ranks: Contributors) -> str:
     """A sum as text: `0+2`."""
     return "+".join(map(str, sorted(ranks))) or "nothing"
 
 
 def chunks(
-    before: Sequence[Sequence[Sum]],
-    after: Sequence[Sequence[Sum]],
+    before: Sequence[Sequence[Contributors]],
+    after: Sequence[Sequence[Contributors]],
     messages: Sequence[ChunksSent] = (),
     *,
     title: str = "",
@@ -202,7 +202,9 @@ def chunks(
     )
 
 
-def _box(old: Sum, new: Sum, x: float, y: float, wide: float, *, world: int) -> list[str]:
+def _box(
+    old: Contributors, new: Contributors, x: float, y: float, wide: float, *, world: int
+) -> list[str]:
     """A chunk: a place for each rank, and a rim around the sum of all, the result."""
     place, whole = wide / world, len(new) == world
     pieces = [rectangle(x, y, wide, 17, rx=2, fill="var(--paper)", stroke="var(--line)")]

@@ -6,10 +6,11 @@ All of them are shown by a notebook as they are, and `text()` is for a terminal.
 
 import html
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import floor, log10
+from typing import Any
 from uuid import uuid4
 from xml.sax.saxutils import escape, quoteattr
 
@@ -39,7 +40,7 @@ def _number(value: object) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 
-def moved(x: float, y: float, *children: str) -> str:
+def translated(x: float, y: float, *children: str) -> str:
     """A group whose origin is at (x, y)."""
     return f'<g transform="translate({x:g} {y:g})">{"".join(children)}</g>'
 
@@ -160,7 +161,7 @@ def legend(
         if x and x + wide > width:
             x, y = 0.0, y + LEGEND_ROW
         words = text(indent, LEGEND_ROW / 2, label, size=LEGEND_SIZE, class_="muted")
-        parts.append(moved(x, y, swatch, words))
+        parts.append(translated(x, y, swatch, words))
         x += wide + 14
     return "".join(parts), y + LEGEND_ROW if entries else 0.0
 
@@ -181,7 +182,29 @@ def _block(fill: str) -> str:
     return rectangle(0, LEGEND_ROW / 2 - 5, SWATCH, 10, rx=2, fill=fill, stroke="var(--line)")
 
 
-class Picture:
+class Shown:
+    """What a notebook shows as `html()`, and a terminal as `text()`.
+
+    A dataclass of it needs `repr=False`: IPython prefers a class's own `__repr__` to these methods.
+    """
+
+    def html(self) -> str:
+        raise NotImplementedError
+
+    def text(self) -> str:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        return self.html()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(self.text())
+
+
+class Picture(Shown):
     """A drawing that a notebook shows by itself. `svg()` is for files, `text()` for a terminal."""
 
     def __init__(
@@ -195,20 +218,18 @@ class Picture:
         kinds: Sequence[str] = (),
         fills: Mapping[str, str] | None = None,
         notes: Sequence[str] = (),
-        has_links: bool = False,
     ) -> None:
         """`body` is drawn in a box of `size` (width, height) whose origin is below the title.
 
         The legend is below it. `says` are the sentences for a reader who cannot see it, `lines` are
-        the picture as text. A picture with links is not just an image, because the keyboard must
-        reach them.
+        the picture as text.
         """
-        self.title, self.lines, self.has_links = title, tuple(lines), has_links
+        self.title, self.lines = title, tuple(lines)
         self.description = " ".join(says) or "Nothing to show."
         self.width, height = size
         key, key_height = legend(kinds, self.width, fills=fills or {}, notes=notes)
         self.height = height + key_height
-        self.body = "".join([*body, moved(0, height, key) if key else ""])
+        self.body = "".join([*body, translated(0, height, key) if key else ""])
 
     def svg(self) -> str:
         """The picture as one self-contained `<svg>` element: inline in a page, or as a file."""
@@ -229,27 +250,24 @@ class Picture:
                 rx=10, fill="var(--paper)", stroke="var(--edge)",
             ),
             *heading,
-            moved(MARGIN, top, self.body),
+            translated(MARGIN, top, self.body),
             xmlns="http://www.w3.org/2000/svg",
             class_=CLASS,
-            role="group" if self.has_links else "img",
+            role="img",
             viewBox=f"0 0 {full_width:g} {full_height:g}",
             width=f"{full_width * ZOOM:.0f}",
             height=f"{full_height * ZOOM:.0f}",
             style="max-width:100%;height:auto",
         )  # fmt: skip
 
+    def html(self) -> str:
+        """The same as `svg()`."""
+        return self.svg()
+
     def text(self) -> str:
         """The picture as text, at most 80 columns wide if names are short."""
         heading = (self.title, "") if self.title else ()
         return "\n".join((*heading, *self.lines))
-
-    def _repr_html_(self) -> str:
-        return self.svg()
-
-    def _repr_pretty_(self, printer: object, cycle: bool) -> None:
-        write: Callable[[str], None] = printer.text  # type: ignore[attr-defined]
-        write(self.text())
 
 
 @dataclass(frozen=True)
@@ -280,8 +298,8 @@ KEYS = 'data-lm-suppress-shortcuts="true"'  # else JupyterLab takes the arrow ke
 SHOW = "#ID > input:nth-of-type({n}):checked ~ div > div:nth-child({n}) {{ display: block; }}"
 
 
-@dataclass(frozen=True)
-class Slides:
+@dataclass(frozen=True, repr=False)
+class Slides(Shown):
     """Pictures that a notebook shows one at a time, with a button for each.
 
     The stepper needs no script, because it is made of radio buttons and style rules alone: click a
@@ -319,15 +337,9 @@ class Slides:
             f"{buttons}<div>{shown}</div></fieldset>"
         )
 
-    def _repr_html_(self) -> str:
-        return self.html()
 
-    def _repr_pretty_(self, printer: object, cycle: bool) -> None:
-        printer.text(self.text())  # type: ignore[attr-defined]
-
-
-@dataclass(frozen=True)
-class Table:
+@dataclass(frozen=True, repr=False)
+class Table(Shown):
     """Rows of text under column names. Columns in `numbers` are set to the right."""
 
     title: str
@@ -363,9 +375,3 @@ class Table:
         head, *rows = ("  ".join(forms).format(*row).rstrip() for row in every)
         rule = "  ".join("─" * width for width in wide)
         return "\n".join([self.title, "", head, rule, *rows])
-
-    def __str__(self) -> str:
-        return self.text()
-
-    def _repr_html_(self) -> str:
-        return self.html()

@@ -17,12 +17,12 @@ import torch
 import torch.distributed as dist
 
 from multigpu.pictures import Picture, Slide, Slides
-from multigpu.pictures.holdings import ChunksSent, Sum, chunks
+from multigpu.pictures.holdings import ChunksSent, Contributors, chunks
 from multigpu.ranks import run_ranks
 
 NUMBERS = 12  # 2, 3 and 4 ranks divide it; 12 numbers of 4 bits fit into an int64
 LARGEST_WORLD = 4
-Holds = Sequence[Sequence[Sum]]  # [rank][chunk]: the ranks whose numbers are in that sum
+Holds = Sequence[Sequence[Contributors]]  # [rank][chunk]: the ranks whose numbers are in that sum
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _message(source: int, target: int, size: int, values: list[int]) -> ChunksSe
     return ChunksSent(source, target, size, sums)
 
 
-def _decoded(number: int, value: int) -> Sum:
+def _decoded(number: int, value: int) -> Contributors:
     bits = value >> (LARGEST_WORLD * number)
     return frozenset(rank for rank in range(LARGEST_WORLD) if bits >> rank & 1)
 

@@ -116,3 +116,9 @@ def test_it_sums_by_link_and_says_what_the_centre_carries():
 def test_a_copy_that_passes_the_centre_by_is_refused():
     with pytest.raises(ValueError, match=r"rank 1\D*rank 2\b.*rank 0"):
         star([*SERVED, Copy("rank 1", "rank 2", 5)], "rank 0")
+
+
+def test_a_device_that_moves_nothing_has_a_column_for_its_notes():
+    said = star(SERVED, "rank 0", notes={"rank 3": ["no rows"]})
+    assert "no rows" in said.svg()
+    assert "server" in star([], "rank 0", notes={"rank 0": ["server"]}).svg()

@@ -107,6 +107,12 @@ def test_no_pytorch_anywhere_ends_in_one_line_with_pips_reason(
         install.install_torch([], has_gpu=False, log=tmp_path / "log")
 
 
+def test_what_an_earlier_attempt_failed_of_is_not_blamed(tmp_path: Path) -> None:
+    log = tmp_path / "install.log"
+    log.write_text("$ pip install torch\nERROR: no such build\n$ pip install .\ndisk is full\n")
+    assert "disk is full" in str(install.failure(log))
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

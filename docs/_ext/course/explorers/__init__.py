@@ -4,9 +4,10 @@
      "choices": [choice("gpus", …), …],   one group of buttons each
      "cases": {"64 mixed": {…}, …}}       by the values of the choices, in their order
 
-is a record: everything that can be chosen, computed or recorded when the site is built. Our script
-looks up and draws, it computes nothing. A stepper is a record, too, with frames in its cases. The
-tables are what a reader without JavaScript sees, and everybody's way to the numbers.
+is a record: the result of everything that can be chosen, from formulas or from a run, found when
+the site is built. Our script looks a case up and draws it. A stepper is a record, too, with frames
+in its cases. The tables are what a reader without JavaScript sees, and everybody's way to the
+numbers.
 
 ``.. explorer:: NAME`` stands for one of ``EXPLORERS``, and a stepper has a directive of its own.
 For another one write a module with ``record(env)``, ``tables(record)`` and ``SUMMARY``, and name it

@@ -1,4 +1,4 @@
-"""What explorers and steppers are made of: choices, keys of cases, recordings and tables."""
+"""What explorers and steppers are made of: choices, keys, shades, recordings and tables."""
 
 import json
 import subprocess
@@ -11,6 +11,7 @@ from sphinx.errors import ExtensionError
 
 from course import records
 from course.element import html
+from multigpu.pictures import palette
 
 
 def choice(name, label, options, chosen, *, view=False):
@@ -27,6 +28,12 @@ def choice(name, label, options, chosen, *, view=False):
 def key(*values):
     """The case of these values, given in the order of the choices."""
     return " ".join(map(str, values))
+
+
+def shades(base, strengths):
+    """Fill and ink of the first part of a bar, the second, ..."""
+    fills = [palette.tint(base, strength) for strength in strengths]
+    return [[fill, palette.ink_on(fill)] for fill in fills]
 
 
 # --- recordings ----------------------------------------------------------------------------------

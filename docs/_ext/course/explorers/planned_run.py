@@ -5,8 +5,7 @@ The numbers are those of ``multigpu.scaling.plan``.
 
 from itertools import product
 
-from course.explorers.cases import choice, grid, key
-from course.explorers.sharded_memory import shades
+from course.explorers.cases import choice, grid, key, shades
 from multigpu.pictures import palette
 from multigpu.scaling.plan import GIB, Layout, plan
 from multigpu.scaling.specs import cluster_of, model_of

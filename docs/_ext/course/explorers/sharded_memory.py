@@ -3,7 +3,7 @@
 The numbers are those of ``multigpu.scaling.formulas``.
 """
 
-from course.explorers.cases import choice, grid, key
+from course.explorers.cases import choice, grid, key, shades
 from multigpu.pictures import palette
 from multigpu.pictures.bars import SHADES
 from multigpu.scaling.formulas import STAGES, memory_per_gpu, traffic_per_step
@@ -28,7 +28,10 @@ def record(env):
             choice("precision", "Precision", PRECISIONS, "mixed"),
             choice("limit", "The GPU has", [(n, f"{n} GB") for n in LIMITS], 80, view=True),
         ],
-        "shades": {"chosen": shades(palette.color(0)), "other": shades(palette.HOST)},
+        "shades": {
+            "chosen": shades(palette.color(0), SHADES),
+            "other": shades(palette.HOST, SHADES),
+        },
         "cases": {
             key(gpus, billions, precision): case(gpus, billions, precision)
             for gpus in GPUS
@@ -36,12 +39,6 @@ def record(env):
             for precision in PRECISIONS
         },
     }
-
-
-def shades(base, strengths=SHADES):
-    """Fill and ink of the first part of a bar, the second, ..."""
-    fills = [palette.tint(base, strength) for strength in strengths]
-    return [[fill, palette.ink_on(fill)] for fill in fills]
 
 
 def case(gpus, billions, precision):

@@ -1,26 +1,25 @@
 """Record what "Many machines" shows of two hosts: a training log, and steps over several cables.
 
-    python docs/record_two_hosts.py     writes docs/reference/two_hosts/
+    python docs/measurements/two_hosts.py     writes docs/reference/two_hosts/
 
 Needs Linux, iproute2, and root or namespaces for every user (scripts/two_hosts.sh says why). Takes
 some minutes. The page shows what is stored, so that it can be built anywhere.
 """
 
-import csv
 import os
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
 
+from writer import DOCS, write
+
 from multigpu.scaling.comparison import Machine
 
-DOCS = Path(__file__).resolve().parent
-TARGET = DOCS / "reference" / "two_hosts"
 TWO_HOSTS = [str(DOCS / "scripts" / "two_hosts.sh")]
 MEET = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "host-a:29400"]
 RATES = ("", "1gbit", "100mbit", "10mbit")  # "": as fast as the kernel copies
@@ -98,14 +97,13 @@ def steps(hosts: int, rate: str) -> list[float]:
     return [float(line[-1]) for line in words if "seconds" in line][5:]
 
 
-def cables() -> Sequence[tuple[str, str, str]]:
+def cables() -> Iterator[dict[str, str]]:
     """One row for each cable. The runs are taken in turn, for the machine may be busy."""
     kinds = [(1, ""), *((2, rate) for rate in RATES)]
     runs = [[steps(*kind) for kind in kinds] for _ in range(REPEATS)]
-    return [
-        (str(hosts), rate or ("loopback" if hosts == 1 else "unlimited"), f"{fast(times):.4f}")
-        for (hosts, rate), *times in zip(kinds, *runs, strict=True)
-    ]
+    for (hosts, rate), *times in zip(kinds, *runs, strict=True):
+        cable = rate or ("loopback" if hosts == 1 else "unlimited")
+        yield {"hosts": str(hosts), "cable": cable, "seconds_per_step": f"{fast(times):.4f}"}
 
 
 def fast(times: Sequence[list[float]]) -> float:
@@ -113,17 +111,6 @@ def fast(times: Sequence[list[float]]) -> float:
     return statistics.quantiles([each for run in times for each in run], n=10)[0]
 
 
-def main() -> None:
-    """Write both records."""
-    TARGET.mkdir(exist_ok=True)
-    (TARGET / "log.txt").write_text(log(), encoding="utf-8")
-    rows = cables()
-    with (TARGET / "cables.csv").open("w", encoding="utf-8", newline="") as file:
-        file.write(f"# {date.today()}, {Machine.here()}, gloo; fastest tenth of {REPEATS} runs\n")
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("hosts", "cable", "seconds_per_step"))
-        writer.writerows(rows)
-
-
 if __name__ == "__main__":
-    main()
+    write("two_hosts/cables.csv", f"gloo; fastest tenth of {REPEATS} runs", cables())
+    (DOCS / "reference" / "two_hosts" / "log.txt").write_text(log(), encoding="utf-8")

@@ -1,26 +1,22 @@
 """Record that every mode trains the small GPT to the same loss: what the pipeline lesson shows.
 
-    python docs/record_same_loss.py     writes docs/reference/same_loss/text.csv
+    python docs/measurements/same_loss.py     writes docs/reference/same_loss/text.csv
 
 An epoch of the task `text`, from the same first weights, on the same rows in the same order: in
 one process, and on ranks with DDP, zero2, zero3 and pipelines. Some minutes of two cores. The
 last column is the difference to one process.
 """
 
-import csv
 from collections.abc import Iterator
-from datetime import date
-from pathlib import Path
 from typing import Any
 
 import torch
+from writer import write
 
 from multigpu import run_ranks
-from multigpu.scaling.comparison import Machine
 from multigpu.training.tasks import TASKS
 from multigpu.training.trainer import Trainer
 
-TARGET = Path(__file__).resolve().parent / "reference" / "same_loss" / "text.csv"
 EPOCHS = 1
 
 
@@ -49,29 +45,26 @@ def train(settings: dict[str, Any]) -> dict[str, Any]:
     return trainer.fit().last
 
 
-def main() -> None:
-    """Train all, and write a line as soon as a run has ended."""
-    torch.set_num_threads(1)
-    TARGET.parent.mkdir(exist_ok=True)
+def rows() -> Iterator[dict[str, Any]]:
+    """Train all, and compare with the first."""
     single = None
-    with TARGET.open("w", encoding="utf-8", newline="") as file:
-        file.write(f"# {date.today()}, {Machine.here()}, gloo; {EPOCHS} epoch of the task text\n")
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["mode", "ranks", "steps", "loss", "difference"])
-        for name, ranks, settings in runs():
-            if ranks == 1:
-                reached = train(settings)
-            else:
-                options = {"backend": "gloo", "trace": False, "show": False, "timeout": 300}
-                reached = run_ranks(train, ranks, settings, **options)[0]
-            loss = reached["eval_loss"]
-            single = loss if single is None else single
-            difference = f"{abs(loss - single):.0e}" if ranks > 1 else "0"
-            row = [name, ranks, reached["step"], f"{loss:.6f}", difference]
-            writer.writerow(row)
-            file.flush()
-            print(*row, flush=True)
+    for name, ranks, settings in runs():
+        if ranks == 1:
+            reached = train(settings)
+        else:
+            options = {"backend": "gloo", "trace": False, "show": False, "timeout": 300}
+            reached = run_ranks(train, ranks, settings, **options)[0]
+        loss = reached["eval_loss"]
+        single = loss if single is None else single
+        yield {
+            "mode": name,
+            "ranks": ranks,
+            "steps": reached["step"],
+            "loss": f"{loss:.6f}",
+            "difference": f"{abs(loss - single):.0e}" if ranks > 1 else "0",
+        }
 
 
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    write("same_loss/text.csv", f"gloo; {EPOCHS} epoch of the task text", rows())

@@ -1,27 +1,24 @@
 """Record what lesson 9 shows of the flights: simple rules, the model, one process and two ranks.
 
-    python docs/record_flights.py     writes docs/reference/flights/trained.csv
+    python docs/measurements/flights.py     writes docs/reference/flights/trained.csv
 
 The task `flights` is trained in full with its own settings, once in one process and once with DDP
 on two ranks, from the same first weights. Then the same with a ReLU in the hidden layer, which does
 not keep the two together. Two minutes on two cores. The page shows what is stored.
 """
 
-import csv
 import time
-from datetime import date
-from pathlib import Path
+from collections.abc import Iterator
 
 import torch
 from torch import nn
+from writer import write
 
 from multigpu import run_ranks
 from multigpu.data import flight_baselines
-from multigpu.scaling.comparison import Machine, load_here
 from multigpu.training.tasks import TASKS
 from multigpu.training.trainer import Trainer
 
-TARGET = Path(__file__).resolve().parent / "reference" / "flights" / "trained.csv"
 FIGURES = ("recall@10", "ndcg@10", "loss")
 
 
@@ -41,23 +38,22 @@ def train(hidden: str) -> tuple[str, float, dict[str, float]]:
     return where, time.perf_counter() - began, figures
 
 
-def main() -> None:
-    """Write the rules' rows, then a row for each way of training."""
-    torch.set_num_threads(1)  # like a rank
-    runs = []
+def rows() -> Iterator[dict[str, str]]:
+    """The rules' rows, then a row for each way of training."""
+    for rule, reached in flight_baselines().items():
+        yield {
+            "what": rule,
+            "seconds": "",
+            **{n: f"{reached[n]:.6f}" for n in FIGURES[:2]},
+            "loss": "",
+        }
     for hidden in ("Tanh", "ReLU"):
         ranks = run_ranks(train, 2, hidden, trace=False, show=False, timeout=None)
-        runs += [train(hidden), ranks[0]]
-    TARGET.parent.mkdir(exist_ok=True)
-    with TARGET.open("w", encoding="utf-8", newline="") as file:
-        file.write(f"# {date.today()}, {Machine.here()}, load {load_here()} at the end\n")
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("what", "seconds", *FIGURES))
-        for rule, reached in flight_baselines().items():
-            writer.writerow((rule, "", *(f"{reached[n]:.6f}" for n in FIGURES[:2]), ""))
-        for where, seconds, reached in runs:
-            writer.writerow((where, f"{seconds:.0f}", *(f"{reached[n]:.6f}" for n in FIGURES)))
+        for where, seconds, reached in (train(hidden), ranks[0]):
+            figures = {name: f"{reached[name]:.6f}" for name in FIGURES}
+            yield {"what": where, "seconds": f"{seconds:.0f}", **figures}
 
 
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)  # like a rank
+    write("flights/trained.csv", "one process and two gloo ranks on the CPU", rows())

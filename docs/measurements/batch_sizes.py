@@ -1,6 +1,6 @@
 """Record what lesson 9 shows of batch sizes and learning rates: recall@10 and NDCG@10 on flights.
 
-    python docs/record_batch_sizes.py     writes docs/reference/batch_sizes/flights.csv
+    python docs/measurements/batch_sizes.py     writes docs/reference/batch_sizes/flights.csv
 
 The model of the task `flights` is trained for one epoch with each batch size, optimizer, rule for
 the learning rate and seed, from the same first weights. Only the batch and the rate differ: warm-up
@@ -8,20 +8,16 @@ is a tenth of the steps, then a cosine to 0. About five minutes of one core. The
 stored. One process does it all: DDP on several ranks trains the same from the same global batch.
 """
 
-import csv
 from collections.abc import Iterator
-from datetime import date
-from pathlib import Path
 from typing import Any
 
 import torch
+from writer import write
 
-from multigpu.scaling.comparison import Machine
 from multigpu.training.optimizer import scaled_learning_rate
 from multigpu.training.tasks import TASKS
 from multigpu.training.trainer import Trainer
 
-TARGET = Path(__file__).resolve().parent / "reference" / "batch_sizes" / "flights.csv"
 BASE = 512  # where the learning rates below were found
 RATES = {"adamw": 0.003, "sgd": 0.3}
 SIZES = (128, 512, 2048, 8192)
@@ -68,23 +64,10 @@ def train(split: Any, chosen: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Train all, and write a line as soon as a run has ended."""
+    """Train all."""
     split = TASKS["flights"].load()
-    TARGET.parent.mkdir(exist_ok=True)
-    with TARGET.open("w", encoding="utf-8", newline="") as file:
-        file.write(
-            f"# {date.today()}, {Machine.here()}, one process on the CPU; "
-            f"1 epoch, base batch size {BASE}\n"
-        )
-        writer = None
-        for chosen in settings():
-            row = train(split, chosen)
-            if writer is None:
-                writer = csv.DictWriter(file, fieldnames=list(row), lineterminator="\n")
-                writer.writeheader()
-            writer.writerow(row)
-            file.flush()
-            print(*row.values(), flush=True)
+    about = f"one process on the CPU; 1 epoch, base batch size {BASE}"
+    write("batch_sizes/flights.csv", about, (train(split, chosen) for chosen in settings()))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
 """Record what `multigpu run` and `multigpu trace` cost a program, against plain torchrun.
 
-    python docs/record_own_program.py     writes docs/reference/own_program/overhead.csv
+    python docs/measurements/own_program.py     writes docs/reference/own_program/overhead.csv
 
 One DDP training on two ranks, in the manner of PyTorch's DDP tutorial (ddp-tutorial-series in
 pytorch/examples). torchrun starts it with gloo on the CPU, ``multigpu trace`` starts the same with
 a record of its calls, and ``multigpu run`` starts it on virtual GPUs. The three are run in turn,
 round after round, so that a busy machine slows all alike. About four minutes of two free cores.
 
-The first line begins with `#`: date, machine, versions, load. Then one line per thing that is timed
-and way to start it:
+There is one line per thing that is timed and way to start it:
 
     measured          the command from start to end, a training step, or one collective
     started by        torchrun, multigpu trace or multigpu run
@@ -16,7 +15,6 @@ and way to start it:
     against torchrun  the median of the rounds' ratios
 """
 
-import csv
 import json
 import os
 import statistics
@@ -26,12 +24,10 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
-from datetime import date
 from pathlib import Path
 
-from multigpu.scaling.comparison import Machine, load_here
+from writer import write
 
-TARGET = Path(__file__).resolve().parent / "reference" / "own_program" / "overhead.csv"
 ROUNDS, RANKS = 7, 2
 MODELS = {  # the layers, and how many rows a rank gets in a step
     "the tutorial's Linear(20, 1), 32 rows per rank": ("nn.Linear(20, 1)", 32),
@@ -146,27 +142,21 @@ def ratio(taken: list[float], base: list[float]) -> float:
     return statistics.median(mine / theirs for mine, theirs in zip(taken, base, strict=True))
 
 
-def main() -> None:
-    """Measure all, and write a line after the other."""
-    load = load_here()
-    rows = []
+def rows() -> Iterator[dict[str, str]]:
+    """Measure one model after the other."""
     for model in MODELS:
         for what, times in measured(model).items():
             for name, taken in times.items():
-                against = f"{ratio(taken, times['torchrun']):.2f}"
                 ms = 1e3 * statistics.median(taken)
-                rows.append([model, what, name, f"{ms:.0f}" if ms > 100 else f"{ms:.3g}", against])
-    TARGET.parent.mkdir(exist_ok=True)
-    with TARGET.open("w", encoding="utf-8", newline="") as file:
-        file.write(
-            f"# {date.today()}, {Machine.here()}, {RANKS} ranks, gloo on the CPU, load {load} "
-            f"before it began, {ROUNDS} rounds\n"
-        )
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["model", "measured", "started by", "ms", "against torchrun"])
-        writer.writerows(rows)
-    print(TARGET.read_text(encoding="utf-8"))
+                yield {
+                    "model": model,
+                    "measured": what,
+                    "started by": name,
+                    "ms": f"{ms:.0f}" if ms > 100 else f"{ms:.3g}",
+                    "against torchrun": f"{ratio(taken, times['torchrun']):.2f}",
+                }
 
 
 if __name__ == "__main__":
-    main()
+    about = f"{RANKS} ranks, gloo on the CPU, {ROUNDS} rounds"
+    write("own_program/overhead.csv", about, rows())

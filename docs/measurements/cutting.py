@@ -1,6 +1,6 @@
 """Record what the pipeline lesson shows of cutting: equal layer counts, memory or measured time.
 
-    python docs/record_cutting.py     writes docs/reference/cutting/balance.csv
+    python docs/measurements/cutting.py     writes docs/reference/cutting/balance.csv
 
 A CNN, a small GPT, the same with a large vocabulary and a small ViT are measured once and cut into
 2 and 4 stages in each of the three ways. Two stages also train, on two gloo ranks with PyTorch's
@@ -8,8 +8,7 @@ A CNN, a small GPT, the same with a large vocabulary and a small ViT are measure
 turn, forwards and backwards, so that a busy machine slows all alike. About five minutes of two free
 cores. The page shows what is stored.
 
-The first line begins with `#`: date, machine, versions, load. Then one line per model, number of
-stages and way, with these columns:
+There is one line per model, number of stages and way, with these columns:
 
     model                  LargeCNN, SmallGPT, SmallGPT with 2048 words, or SmallViT
     stages                 2 or 4
@@ -23,11 +22,8 @@ stages and way, with these columns:
     against time           measured step by that of balance=time: the median of the rounds' ratios
 """
 
-import csv
 import statistics
 import time
-from datetime import date
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,14 +31,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn import functional as F
+from writer import write
 
 from multigpu import run_ranks
-from multigpu.scaling.comparison import Machine, load_here
 from multigpu.training import cut_points
 from multigpu.training.models import LargeCNN, SmallGPT, SmallViT, next_byte_loss
 from multigpu.training.partition import stages_at
 
-TARGET = Path(__file__).resolve().parent / "reference" / "cutting" / "balance.csv"
 MICRO_BATCHES, ROUNDS, WARM_UP = 8, 40, 2  # rounds: an even number, each order as often
 WORDS = 2048  # so many that their scores cost about as much as all layers, as in real models
 BALANCES = ("layers", "memory", "time")
@@ -126,21 +121,7 @@ def line_of(name: str, balance: str, stages: Any, taken: dict[str, list[float]])
     }
 
 
-def main() -> None:
-    """Measure all, and write a line after the other."""
-    load = load_here()
-    torch.set_num_threads(1)  # like a rank
-    lines = [line for name in models() for line in lines_of(name)]
-    TARGET.parent.mkdir(exist_ok=True)
-    with TARGET.open("w", encoding="utf-8", newline="") as file:
-        file.write(
-            f"# {date.today()}, {Machine.here()}, gloo on the CPU, load {load} before it began; "
-            f"{MICRO_BATCHES} micro-batches\n"
-        )
-        writer = csv.DictWriter(file, fieldnames=list(lines[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
-
-
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)  # like a rank
+    every = (line for name in models() for line in lines_of(name))
+    write("cutting/balance.csv", f"gloo on the CPU, {MICRO_BATCHES} micro-batches", every)
