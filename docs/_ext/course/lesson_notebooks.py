@@ -51,8 +51,7 @@ def write(app, pagename, templatename, context, doctree):
 def cells_of(root, pagename):
     """The code cells of a page, without the values of its text."""
     shown = records.load(records.path_of(root, pagename, records.SHOWN))
-    cells = shown.cells if shown else []
-    return [cell for cell in cells if records.VALUE not in records.tags_of(cell)]
+    return [cell for cell in shown.cells if not records.is_value(cell)] if shown else []
 
 
 def notebook_of(lesson, body, cells):

@@ -1,9 +1,10 @@
 """What the cells of a page or a notebook gave, kept in ``docs/records/`` for every build after.
 
 A record is a notebook file with the code cells alone, their outputs, and where and when they ran.
-A build pastes the outputs into the fresh page if its record fits the whole page: all cells are the
-same, and so are the files that they name. Else the whole page runs again. What a page shows, from
-its record or from a new run, is kept in ``docs/_build/shown/``; ``make record`` writes the records.
+A build pastes the outputs into the fresh page, cell by cell, as long as the sources are the same.
+From the first cell that has changed on, the page shows a new run: a cell depends on those before
+it. So does a page that names a file which has changed. What a page shows, from its record or from a
+new run, is kept in ``docs/_build/shown/``; ``make record`` writes the records themselves.
 """
 
 import hashlib
@@ -68,17 +69,25 @@ def outputs(app, notebook, name, folder):
     if app.config.course_record:
         return record_now(notebook, name, root, run, anyway=app.config.course_record == "anyway")
     shown = path_of(root, name, SHOWN)
-    for known in (load(path_of(root, name)), load(shown)):
-        if known is not None and fits(notebook, known, root):
-            for cell, old in zip(code_of(notebook), known.cells, strict=True):
-                cell.outputs = old.outputs
+    record = load(path_of(root, name))
+    for known in (record, load(shown)):
+        if known is not None and not missing(notebook, known, root):
+            paste(notebook, known, range(len(code_of(notebook))))
             return save(notebook, known.metadata.course, shown)
+    return save(notebook, run_again(notebook, name, root, run, record), shown)
+
+
+def run_again(notebook, name, root, run, record):
+    """Run the page, and keep of the record what stands before the first change."""
+    cells = range(len(code_of(notebook)))
+    new = missing(notebook, record, root) if record is not None else list(cells)
     before = load_here()
-    cells = len(code_of(notebook))
-    print(f"{name}: running its {cells} cells", flush=True)  # Sphinx is silent here
+    print(f"{name}: running it for {len(new)} of its {len(cells)} cells", flush=True)
     run(notebook)
-    said = {"reads": digests(root, named_in(notebook, root)), "again": here(before)}
-    return save(notebook, said, shown)
+    said = {} if record is None else dict(record.metadata.course)
+    paste(notebook, record, [i for i in cells if i not in new])
+    said["reads"] = digests(root, named_in(notebook, root))
+    return said | {"again": {**here(before), "cells": len(new), "of": len(cells)}}
 
 
 def record_now(notebook, name, root, run, *, anyway):
@@ -118,11 +127,29 @@ def here(load):
     }
 
 
-def fits(notebook, record, root):
-    """Whether a run of ``notebook`` would give what the record has: same cells, same files."""
-    reads = record.metadata.course.reads
-    cells, recorded = (list(map(identity, code_of(each))) for each in (notebook, record))
-    return cells == recorded and digests(root, reads) == reads
+def missing(notebook, record, root):
+    """Which code cells of ``notebook`` the record cannot fill, as indices."""
+    cells = code_of(notebook)
+    if digests(root, record.metadata.course.reads) != dict(record.metadata.course.reads):
+        return list(range(len(cells)))
+    known = {identity(cell) for cell in record.cells if is_value(cell)}
+    same = 0
+    for cell, old in zip(cells, record.cells, strict=False):
+        if identity(cell) != identity(old):
+            break
+        same += 1
+    # Values are asked for when all cells have run, so they do not depend on one another.
+    whole = all(map(is_value, cells[same:])) and all(map(is_value, record.cells[same:]))
+    return [i for i in range(same, len(cells)) if not (whole and identity(cells[i]) in known)]
+
+
+def paste(notebook, record, indices):
+    """Copy the record's outputs into the code cells at these places."""
+    cells = code_of(notebook)
+    values = {cell.source: cell for cell in record.cells if is_value(cell)} if indices else {}
+    for i in indices:
+        old = values[cells[i].source] if is_value(cells[i]) else record.cells[i]
+        cells[i].outputs = old.outputs
 
 
 def save(notebook, said, path):
@@ -151,6 +178,10 @@ def code_of(notebook):
 
 def tags_of(cell):
     return list(cell.metadata.get("tags", []))
+
+
+def is_value(cell):
+    return VALUE in tags_of(cell)
 
 
 def identity(cell):
@@ -185,16 +216,20 @@ def digests(root, paths):
 
 def foot(said):
     """The last line of a page: what its outputs come from."""
-    again = said.get("again")
-    ran = again or said
-    place = f"{day(ran)} ({machine_of(ran)})"
-    words = f"Outputs recorded on {place}."
-    if again:
+    sentences, again = [], said.get("again")
+    all_again = again is not None and again["cells"] == again["of"]
+    if "date" in said and not all_again:
+        sentences += [f"Outputs recorded on {day(said)} ({machine_of(said)}).", warning(said)]
+    if again is not None:
+        part = "All cells" if all_again else f"The last {again['cells']} cells"
         why = "because their source or a file that they read has changed"
-        words = f"All cells ran again on {place}, {why}."
-    if ran["load"] > BUSY:
-        words += " That machine was busy: its times are too long."
-    return f'<p class="course-recorded">{escape(words)}</p>'
+        sentences += [f"{part} ran again on {day(again)} ({machine_of(again)}), {why}."]
+        sentences += [warning(again)]
+    return f'<p class="course-recorded">{escape(" ".join(filter(None, sentences)))}</p>'
+
+
+def warning(said):
+    return "That machine was busy: its times are too long." if said["load"] > BUSY else ""
 
 
 def day(said):
