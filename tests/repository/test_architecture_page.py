@@ -33,3 +33,11 @@ def test_a_file_that_the_page_names_is_in_its_layer() -> None:
         for file in re.findall(r"``(\w+\.py)``", said.partition("\n\n")[0]):
             inside = ROOT / "src" / "multigpu" / layer / file
             assert inside.is_file() or file == "cli.py", f"{layer}: {file}"
+
+
+def test_functions_are_in_the_files_that_the_page_names() -> None:
+    places = re.findall(r"``(\w+)`` in ``([\w/]+\.py)``", PAGE)
+    assert places
+    for function, file in places:
+        text = (ROOT / "src" / "multigpu" / file).read_text(encoding="utf-8")
+        assert re.search(rf"\bdef {function}\(", text), f"{file}: {function}"
