@@ -1,6 +1,6 @@
 """How a result is compared with the right one, and how a difference is told.
 
-First tensors, then whole results: ``Comparison`` looks for the first difference, which is a
+First tensors, then whole results: ``ResultComparison`` looks for the first difference, which is a
 ``Difference``.  ``Either``, ``Near`` and ``Rule`` are for results of which several are right.
 """
 
@@ -161,7 +161,7 @@ class Difference:
         return self.kind in ("wrong_values", "rounded")
 
 
-class Comparison:
+class ResultComparison:
     """Looks for the first difference between two results of one declaration."""
 
     def __init__(
@@ -313,7 +313,7 @@ def alike_results(one: Any, other: Any, right: Any = None) -> bool:
     Where one of several results is ``right``, two right ones are alike.
     """
     if isinstance(right, Either):
-        found = [Comparison("").difference(each, right) for each in (one, other)]
+        found = [ResultComparison("").difference(each, right) for each in (one, other)]
         if not any(found):
             return True
     if isinstance(one, Returned) and isinstance(other, Returned):
@@ -347,7 +347,7 @@ def alike_tensors(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def compare_one(
-    declaration: Declaration, comparison: Comparison, came: Any, right: Any
+    declaration: Declaration, comparison: ResultComparison, came: Any, right: Any
 ) -> Difference | None:
     """One process's or one rank's result; after a plain call also what it did to its arguments."""
     if declaration.call[0] == "drive":
@@ -383,7 +383,7 @@ def compare_one(
 
 def _in_place(
     declaration: Declaration,
-    comparison: Comparison,
+    comparison: ResultComparison,
     came: dict[str, Any],
     right: Any,
     found: Difference | None,

@@ -18,9 +18,9 @@ from typing import Any
 
 from multigpu.checking.catalog import Course, find_course
 from multigpu.checking.comparing import (
-    Comparison,
     Difference,
     Either,
+    ResultComparison,
     alike_results,
     compare_one,
     is_of_result,
@@ -97,7 +97,7 @@ def compare(run: Run, case: Case) -> Difference | None:
     declaration = run.declaration
     right, came = declaration.right_result(case), run.came(case)
     read = partial(declaration.read, case)
-    comparison = Comparison(declaration.parts, declaration.share_of(case), read)
+    comparison = ResultComparison(declaration.parts, declaration.share_of(case), read)
     if not case.world:
         return compare_one(declaration, comparison, came, right)
     if isinstance(right, Either):  # all ranks have the same one of several results
@@ -107,7 +107,7 @@ def compare(run: Run, case: Case) -> Difference | None:
 
 
 def _compare_ranks(
-    declaration: Declaration, comparison: Comparison, came: Any, right: Any
+    declaration: Declaration, comparison: ResultComparison, came: Any, right: Any
 ) -> Difference | None:
     found = [
         compare_one(declaration, comparison, own, expected)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 
 from multigpu.checking import Returned
-from multigpu.checking.comparing import Comparison, Difference, Rule, largest_difference
+from multigpu.checking.comparing import Difference, ResultComparison, Rule, largest_difference
 from multigpu.checking.declaration import sized
 
 ROUNDINGS = 2.0**-6  # of the largest number: a few roundings to bfloat16
@@ -21,7 +21,7 @@ def exact(name, right, none=None, size=0.0, roundings=ROUNDINGS):
 
     def examine(came):
         value = right if none is None else right.masked_fill(none, 0)
-        form = Comparison("").difference(came, value, name)
+        form = ResultComparison("").difference(came, value, name)
         if form is not None and not form.of_numbers:
             return form
         there = came.value
@@ -30,7 +30,7 @@ def exact(name, right, none=None, size=0.0, roundings=ROUNDINGS):
                 return Difference("wrong_values", f"{name} {largest_difference(there, right)}")
             came = replace(came, value=there.masked_fill(none, 0))
         if right.element_size() > 2:
-            return Comparison("").difference(came, sized(size, value), name)
+            return ResultComparison("").difference(came, sized(size, value), name)
         apart = (came.value.double() - value.double()).abs().max()
         if apart <= roundings * value.double().abs().max():
             return None
@@ -48,9 +48,9 @@ def both(out, lse):
 
     def examine(came):
         if not isinstance(came, list | tuple) or len(came) != 2:
-            return Comparison("tensor").difference(came, [out, lse])
+            return ResultComparison("tensor").difference(came, [out, lse])
         if not all(isinstance(each, Returned) for each in came):
-            return Comparison("tensor").difference(list(came), [out, lse])
+            return ResultComparison("tensor").difference(list(came), [out, lse])
         found = [rule.examine(each) for rule, each in zip(rules, came, strict=True)]
         there = [each for each in found if each is not None]
         return min(there, key=lambda each: each.of_numbers, default=None)

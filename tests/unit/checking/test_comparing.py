@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from multigpu.checking.comparing import (
-    Comparison,
     Near,
+    ResultComparison,
     alike,
     factor_between,
     is_rounded,
@@ -97,7 +97,7 @@ def test_other_numbers_are_not_rounded():
 
 
 def difference(came, right):
-    return Comparison("entry").difference(came, right)
+    return ResultComparison("entry").difference(came, right)
 
 
 @pytest.mark.parametrize(("came", "right"), [(2.0000001, 2.0), (math.nan, math.nan), (1e-12, 0.0)])
