@@ -129,7 +129,7 @@ def times_of(command: list[str]) -> Iterator[tuple[str, float]]:
     done = subprocess.run(
         [sys.executable, "-m", *command],
         check=True,
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
     )

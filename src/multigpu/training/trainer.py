@@ -206,6 +206,7 @@ class Trainer:
         self.optimizer = make_optimizer(self.strategy.plain, config, optimizer)
         self.schedule = make_schedule(self.optimizer, config, self.total_steps, schedule)
         self.history, self.position = History(), Position()
+        self.told_to_end = False
         self.checkpoints: Checkpoints | None = None
         if config.folder is not None:
             self.checkpoints = self._checkpoints_in(Path(config.folder), config.checkpoints)
