@@ -125,14 +125,17 @@ def measured(model: str, *, rounds: int = ROUNDS) -> dict[str, dict[str, list[fl
 
 def times_of(command: list[str]) -> Iterator[tuple[str, float]]:
     """What one start of the program took, and what the program says of its parts."""
-    began = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", *command],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
-    )
+    for _ in range(5):  # now and then a rank of torchrun aborts as Python ends: see training.rst
+        began = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-m", *command],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+        )
+        if done.returncode == 0:
+            break
+    done.check_returncode()
     yield "the whole command", time.perf_counter() - began
     yield from json.loads(done.stdout.split("times:")[1].splitlines()[0]).items()
 
