@@ -54,6 +54,9 @@ site: course
 
 # make record lessons/one_gpu notebooks/ddp: what follows `record` names pages, not targets.
 ifeq (record,$(firstword $(MAKECMDGOALS)))
+ifdef PAGE
+$(error without PAGE=, which would record every page: make record $(PAGE))
+endif
 PAGES := $(wordlist 2,$(words $(MAKECMDGOALS)),$(MAKECMDGOALS))
 .PHONY: $(PAGES)
 $(PAGES):
