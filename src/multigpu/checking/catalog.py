@@ -63,8 +63,8 @@ class Course:
         return self.root / "docs" / "_build" / "html"
 
     def checks_of(self, module: str) -> list[Path]:
-        """The files that declare the exercises of a module, and those that help them."""
-        return [*(self.checks / module).glob("*.py")]
+        """What decides about a module's answers: its declarations, their helpers, course.toml."""
+        return [*(self.checks / module).glob("*.py"), self.root / "course.toml"]
 
     def check_file(self, module: str, function: str) -> Path:
         """The file that declares an exercise."""
@@ -190,6 +190,12 @@ class Catalog:
         tables = tomllib.loads(settings.read_text("utf-8")) if settings.is_file() else {}
         solutions = {path.stem: path for path in sorted(self.course.solutions.glob("*.py"))}
         chapters = []
+        for module, own in tables.items():
+            if unknown := own.keys() - {"title", "refused", "messages_only"}:
+                raise CourseNotFound(
+                    f"{settings}: [{module}] has a key {min(unknown)}; there are title, refused "
+                    "and messages_only."
+                )
         for module in dict.fromkeys([*tables, *solutions]):
             if module in solutions:
                 own = tables.get(module, {})

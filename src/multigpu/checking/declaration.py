@@ -511,6 +511,9 @@ def load(path: Path) -> Declaration:
     found = [value for value in vars(module).values() if isinstance(value, Declaration)]
     if len(found) != 1:
         raise ValueError(f"{path} declares {len(found)} exercises; it must be one")
+    own = f"{path.parent.name}.{path.stem}"
+    if found[0].name != own:
+        raise ValueError(f"{path} declares {found[0].name}; in this file it must be {own}")
     known = [each.id for each in found[0].properties]
     for mistake in found[0].mistakes:
         if not mistake.usually and mistake.id not in known:

@@ -4,6 +4,7 @@ What it may not call in a chapter is another matter: the Tracer in ``worker.py``
 """
 
 import os
+import re
 import sys
 import sysconfig
 from collections.abc import Iterable
@@ -11,9 +12,10 @@ from typing import Any
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))  # the folder src
 INSTALLED = {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()}
-READING = {"open", "os.listdir", "os.scandir"}
-PROGRAMS = {"subprocess.Popen", "os.exec", "os.posix_spawn"}
-REACHING = READING | PROGRAMS | {"os.system"}
+READING = {"open", "os.listdir", "os.scandir", "os.link", "os.symlink", "os.rename"}
+PROGRAMS = {"subprocess.Popen", "os.exec", "os.posix_spawn", "os.system"}
+REACHING = READING | PROGRAMS
+BETWEEN_WORDS = re.compile(r"""[\s'"<>|;&()`$=]+""")  # in what a shell is given
 
 
 class OutOfReach(PermissionError):
@@ -25,8 +27,8 @@ def put_out_of_reach(folders: Iterable[str], own: str) -> None:
 
     The reference answers are in one of them.  An audit hook sees every file that Python opens, and
     every program that it starts, and cannot be removed.  The memory of other processes is refused
-    too, because the server has read the files.  This is not a sandbox: compiled code, and a program
-    that finds a file by itself, can still read it.
+    too, because the server has read the files.  This is not a sandbox: compiled code, a program
+    that finds a file by itself, and an open folder's ``dir_fd`` can still reach it.
     """
     places = (own, os.getcwd(), PACKAGE, *INSTALLED)
     allowed = tuple(os.path.realpath(place) + os.sep for place in places)
@@ -36,14 +38,16 @@ def put_out_of_reach(folders: Iterable[str], own: str) -> None:
     def look(event: str, arguments: tuple[Any, ...]) -> None:
         if event not in REACHING:  # nearly always: a look at a frame is an event, too
             return
-        names: Iterable[Any] = arguments[:1]
-        if event in PROGRAMS:
-            names = arguments[1] if isinstance(arguments[1], list | tuple) else arguments[1:2]
+        names: list[Any] = []
+        for argument in arguments[:2]:
+            names += argument if isinstance(argument, list | tuple) else [argument]
         texts = [os.fsdecode(n) for n in names if isinstance(n, str | bytes | os.PathLike)]
-        if event not in READING:  # what a shell is given has the names of files in it
-            texts += [word for text in texts for word in text.split()]
-        for text in texts:
-            path = os.path.realpath(text) + os.sep
+        folder = ""  # in which the program starts
+        if event in PROGRAMS:
+            texts += [word for text in texts for word in BETWEEN_WORDS.split(text)]
+            folder = os.fsdecode(arguments[2] or "") if event == "subprocess.Popen" else ""
+        for text in ["", *texts]:
+            path = os.path.realpath(os.path.join(folder, text)) + os.sep
             memory = path.startswith("/proc/") and path.endswith("/mem/")
             if (memory and not path.startswith(own_process)) or (
                 path.startswith(refused) and not path.startswith(allowed)

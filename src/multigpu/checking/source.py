@@ -66,14 +66,6 @@ def imported_modules(source: str) -> set[str]:
     return names | {name[:end] for name in names for end in range(len(name)) if name[end] == "."}
 
 
-def imports_of(path: Path) -> set[str]:
-    """The same of a learner's file; nothing of one that is not there, or not Python."""
-    try:
-        return imported_modules(decode_source(path.read_bytes()))
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return set()
-
-
 def digest_of(files: Iterable[Path]) -> str:
     """A hash of the names of files and of what is in them, without those that cannot be read."""
     digest = hashlib.sha256()

@@ -282,7 +282,10 @@ class Tracer:
         self.calls = 0 if codes else 1  # a function in C cannot be followed: it counts as called
         own = [code.co_firstlineno for code in codes if code.co_filename == self.path]
         self._line = min(own, default=1)
-        for part in getattr(exercise, "__mro__", (exercise,)):  # it may be ready-made, or inherit
+        called = exercise
+        while isinstance(called, partial):  # its own call is in C, and has no frame
+            called = called.func
+        for part in getattr(called, "__mro__", (called,)):  # it may be ready-made, or inherit
             module = sys.modules.get(getattr(part, "__module__", None) or "")
             if name := self._forbidden_name(getattr(module, "__file__", None) or ""):
                 self._report(f"{name}.{part.__qualname__}", (self.path, self._line))

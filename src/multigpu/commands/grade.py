@@ -21,7 +21,7 @@ from jinja2 import Environment, StrictUndefined
 
 from multigpu.checking.catalog import Catalog, Course, Exercise, this_course
 from multigpu.checking.learner import WarmServer
-from multigpu.checking.source import digest_of, imports_of
+from multigpu.checking.source import digest_of
 from multigpu.checking.verdicts import Verdict
 
 FIELDS = ("learner", "exercise", "status", "message_id", "passed", "total", "points")
@@ -149,16 +149,19 @@ class Classroom:
     # --- what is known --------------------------------------------------------------------------
 
     def digest(self, learner: Path, exercise: Exercise) -> str:
-        """A hash of an answer's file, of those beside it where it imports one, and of its checks.
+        """A hash of an answer's file, of the helpers beside it, and of its checks.
 
         The file counts as a whole: messages name its lines, and some checks of one function also
-        call another.
+        call another. Another chapter's file counts if this one mentions its name.
         """
         own = learner / exercise.file
-        beside = [path for path in learner.rglob("*.py") if path != own]
-        names = {path.relative_to(learner).parts[0].removesuffix(".py") for path in beside}
-        files = [own] if names.isdisjoint(imports_of(own)) else [own, *beside]
-        return digest_of([*files, *self.course.checks_of(exercise.chapter.module)])
+        with contextlib.suppress(OSError):
+            text = own.read_bytes()
+            chapters = {each.chapter.module for each in Catalog(self.course).exercises}
+            unused = {f"{name}.py" for name in chapters if name.encode() not in text}
+            files = [path for path in learner.rglob("*.py") if path.name not in unused]
+            return digest_of([own, *files, *self.course.checks_of(exercise.chapter.module)])
+        return digest_of(self.course.checks_of(exercise.chapter.module))
 
     def known(self, learner: Path, exercise: Exercise, digest: str) -> Verdict | None:
         """The verdict of an earlier run, if it is on the same answer and checks."""

@@ -542,6 +542,11 @@ def inner_group(
             if backend == "gloo":
                 workers[backend] = dist.ProcessGroupGloo(store, rank, size, timeout)
             else:
+                if not (dist.is_nccl_available() and torch.cuda.is_available()):
+                    raise RuntimeError(
+                        "the program asks for NCCL, and there are no GPUs here. `multigpu run "
+                        "--nproc N program.py` runs it on virtual GPUs, and reports a hang as well."
+                    )
                 nccl = of_backend or dist.ProcessGroupNCCL.Options()
                 nccl._timeout = timeout
                 workers[backend] = dist.ProcessGroupNCCL(store, rank, size, nccl)

@@ -61,6 +61,7 @@ def search(model: Model, cluster: Cluster, *, global_batch: int, **fixed: Any) -
         raise ValueError(
             f"no layout of {cluster.gpus} GPUs suits the model with global_batch={global_batch}"
             f"{given}: try a batch that is a multiple of the number of GPUs"
+            + (", or leave out a value that is given" if given else "")
         )
     # The faster first; of equally fast ones that with less memory.
     fitting = sorted(
@@ -99,6 +100,8 @@ def layouts(model: Model, cluster: Cluster, global_batch: int, **fixed: Any) -> 
             v, replicas = layout.stages_per_rank, layout.dp * layout.cp
             if v > 1 and (layout.pp == 1 or model.layers % (layout.pp * v)):
                 continue  # no pipeline, or stages of unequal size
+            if global_batch % (layout.dp * layout.micro_batch):
+                continue  # `check` would say so at length, thousands of times
             if layout.zero and replicas == 1 and "zero" not in fixed:
                 continue  # one replica divides nothing: the same as ZeRO 0
             try:

@@ -123,6 +123,11 @@ class Setting:
         check_choice("schedule", self.schedule, ("1f1b", "gpipe"))
         if self.num_stages < 1:
             raise ValueError(f"num_stages must be at least 1, got {self.num_stages}")
+        if self.stages_per_rank < 1 or self.num_stages % self.stages_per_rank:
+            raise ValueError(
+                f"stages_per_rank={self.stages_per_rank} does not divide {self.num_stages} stages: "
+                "each rank has as many"
+            )
 
     @property
     def count(self) -> int:

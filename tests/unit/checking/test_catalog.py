@@ -2,7 +2,7 @@
 
 import pytest
 
-from multigpu.checking.catalog import Catalog, Course, UnknownExercise
+from multigpu.checking.catalog import Catalog, Course, CourseNotFound, UnknownExercise
 
 SOURCE = '''
 import torch
@@ -40,6 +40,12 @@ def test_chapters_come_in_the_order_of_the_course_s_file(course):
     assert titles == [
         ("data_parallel", "By hand"), ("aside", "Aside."), ("collectives", "collectives"),
     ]  # fmt: skip
+
+
+def test_a_key_that_means_nothing_is_named(course):
+    (course.root / "course.toml").write_text("[data_parallel]\nrefuses = ['torch.nn.parallel']\n")
+    with pytest.raises(CourseNotFound, match=r"course\.toml.*data_parallel.*\brefuses\b"):
+        _ = Catalog(course).chapters
 
 
 def test_exercises_are_the_public_functions_and_classes_in_order(course):

@@ -49,6 +49,14 @@ def test_what_a_chapter_builds_is_refused_where_it_is_called(run, body, name):
     assert f"where: data_parallel.py:{line}" in refused.value.message
 
 
+@pytest.mark.parametrize("answer", ["scatter", "functools.partial(scatter)"])
+def test_what_is_the_answer_itself_is_refused(run, answer):
+    with pytest.raises(Refused) as refused:
+        run(HEAD.partition("def split")[0] + f"split = {answer}\n")
+    assert refused.value.message_id == "refused_name"
+    assert "came: torch.nn.parallel.scatter" in refused.value.message
+
+
 def test_what_is_given_to_a_thread_is_refused(run):
     with pytest.raises(Refused) as refused:
         run(f"{HEAD}return futures.ThreadPoolExecutor(1).submit(scatter, b, d).result()")

@@ -127,12 +127,14 @@ def test_verdicts_are_kept_by_exercise(checked, classroom):
     assert checked("split") == sorted(ANSWERS)[1:]
     assert checked("step_time") == sorted(ANSWERS)
     assert checked("split") == []
-    (classroom / "ada" / "help.py").write_text("x = 1")
-    assert checked("split", "step_time") == []
-    (classroom / "ada" / "costs.py").write_text("import help")
+    (classroom / "ada" / "costs.py").write_text("x = 1")
     assert checked("split", "step_time") == ["ada"]
-    (classroom / "ada" / "help.py").write_text("x = 2")
+    (classroom / "ada" / "help.py").write_text("x = 1")  # either may read it, in whatever way
+    assert checked("split", "step_time") == ["ada", "ada"]
+    (classroom / "ada" / "data_parallel.py").write_text("import costs")
     assert checked("split", "step_time") == ["ada"]
+    (classroom / "ada" / "costs.py").write_text("x = 2")
+    assert checked("split", "step_time") == ["ada", "ada"]
 
 
 def test_results_of_an_older_version_are_made_again(checked, classroom):
