@@ -12,9 +12,9 @@ from typing import Any
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))  # the folder src
 INSTALLED = {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()}
-READING = {"open", "os.listdir", "os.scandir", "os.link", "os.symlink", "os.rename"}
+READING = {"open", "os.listdir", "os.scandir"}  # of their first argument; of others two count
 PROGRAMS = {"subprocess.Popen", "os.exec", "os.posix_spawn", "os.system"}
-REACHING = READING | PROGRAMS
+REACHING = READING | PROGRAMS | {"os.link", "os.symlink", "os.rename"}
 BETWEEN_WORDS = re.compile(r"""[\s'"<>|;&()`$=]+""")  # in what a shell is given
 
 
@@ -39,14 +39,14 @@ def put_out_of_reach(folders: Iterable[str], own: str) -> None:
         if event not in REACHING:  # nearly always: a look at a frame is an event, too
             return
         names: list[Any] = []
-        for argument in arguments[:2]:
+        for argument in arguments[: 1 if event in READING else 2]:
             names += argument if isinstance(argument, list | tuple) else [argument]
         texts = [os.fsdecode(n) for n in names if isinstance(n, str | bytes | os.PathLike)]
         folder = ""  # in which the program starts
         if event in PROGRAMS:
-            texts += [word for text in texts for word in BETWEEN_WORDS.split(text)]
+            texts += ["", *(word for text in texts for word in BETWEEN_WORDS.split(text))]
             folder = os.fsdecode(arguments[2] or "") if event == "subprocess.Popen" else ""
-        for text in ["", *texts]:
+        for text in texts:
             path = os.path.realpath(os.path.join(folder, text)) + os.sep
             memory = path.startswith("/proc/") and path.endswith("/mem/")
             if (memory and not path.startswith(own_process)) or (

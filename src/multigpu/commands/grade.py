@@ -13,6 +13,7 @@ import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, ElementTree, SubElement, indent
@@ -148,6 +149,11 @@ class Classroom:
 
     # --- what is known --------------------------------------------------------------------------
 
+    @cached_property
+    def chapters(self) -> list[str]:
+        """The modules of the course, of which each may have a file of every learner."""
+        return [chapter.module for chapter in Catalog(self.course).chapters]
+
     def digest(self, learner: Path, exercise: Exercise) -> str:
         """A hash of an answer's file, of the helpers beside it, and of its checks.
 
@@ -157,10 +163,10 @@ class Classroom:
         own = learner / exercise.file
         with contextlib.suppress(OSError):
             text = own.read_bytes()
-            chapters = {each.chapter.module for each in Catalog(self.course).exercises}
-            unused = {f"{name}.py" for name in chapters if name.encode() not in text}
-            files = [path for path in learner.rglob("*.py") if path.name not in unused]
-            return digest_of([own, *files, *self.course.checks_of(exercise.chapter.module)])
+            unused = {f"{name}.py" for name in self.chapters if name.encode() not in text}
+            beside = (path for path in learner.rglob("*.py") if path != own)
+            helpers = [path for path in beside if path.name not in unused]
+            return digest_of([own, *helpers, *self.course.checks_of(exercise.chapter.module)])
         return digest_of(self.course.checks_of(exercise.chapter.module))
 
     def known(self, learner: Path, exercise: Exercise, digest: str) -> Verdict | None:
