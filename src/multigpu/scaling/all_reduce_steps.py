@@ -19,6 +19,7 @@ import torch.distributed as dist
 from multigpu.pictures import Picture, Slide, Slides
 from multigpu.pictures.holdings import ChunksSent, Contributors, chunks
 from multigpu.ranks import run_ranks
+from multigpu.ranks.errors import counted
 
 NUMBERS = 12  # 2, 3 and 4 ranks divide it; 12 numbers of 4 bits fit into an int64
 LARGEST_WORLD = 4
@@ -145,5 +146,5 @@ def _says(number: int, messages: Sequence[ChunksSent], holds: Holds) -> str:
     amount = " or ".join(f"{size} bytes" for size in sorted({m.bytes for m in messages}))
     whole = sum(of_rank.count(frozenset(range(len(holds)))) for of_rank in holds)
     finished = f"{whole} of {len(holds) * NUMBERS} numbers are complete sums."
-    plural = "message" if len(messages) == 1 else "messages"
-    return f"Step {number}: {len(messages)} {plural} of {amount}. Afterwards {finished}"
+    sent = counted(len(messages), "message")
+    return f"Step {number}: {sent} of {amount}. Afterwards {finished}"

@@ -96,14 +96,18 @@ def layouts(model: Model, cluster: Cluster, global_batch: int, **fixed: Any) -> 
         if any(fixed.get(name, size) != size for name, size in groups.items()):
             continue
         for chosen in product(*usual.values()):
-            layout = Layout(**(groups | dict(zip(usual, chosen, strict=True))))
-            v, replicas = layout.stages_per_rank, layout.dp * layout.cp
-            if v > 1 and (layout.pp == 1 or model.layers % (layout.pp * v)):
+            fields = groups | dict(zip(usual, chosen, strict=True))
+            # `Layout` and `check` would refuse most of these at length, thousands of times.
+            v = fields["stages_per_rank"]
+            if (fields["schedule"] == "interleaved") != (v > 1):
+                continue
+            if v > 1 and (groups["pp"] == 1 or model.layers % (groups["pp"] * v)):
                 continue  # no pipeline, or stages of unequal size
-            if global_batch % (layout.dp * layout.micro_batch):
-                continue  # `check` would say so at length, thousands of times
-            if layout.zero and replicas == 1 and "zero" not in fixed:
+            if global_batch % (groups["dp"] * fields["micro_batch"]):
+                continue
+            if fields["zero"] and groups["dp"] * groups["cp"] == 1 and "zero" not in fixed:
                 continue  # one replica divides nothing: the same as ZeRO 0
+            layout = Layout(**fields)
             try:
                 check(model, cluster, layout, global_batch)
             except ValueError:

@@ -25,7 +25,7 @@ from torch import distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.benchmark import Timer
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import flop_registry
 
 SIZE = {"cpu": 1024, "cuda": 8192}  # of the matrices that are multiplied
 NUMBERS = {"cpu": 2**23, "cuda": 2**28}  # of the vector that is read and written
@@ -157,20 +157,11 @@ def operations(step: Callable[[], Any]) -> list[Operation]:
     return watching.done  # type: ignore[no-any-return]
 
 
-def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
-    return int(sdpa_flop_count(query.shape, key.shape, value.shape))  # type: ignore[no-untyped-call]
-
-
-def _attention_backward(
-    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any
-) -> int:
-    shapes = (each.shape for each in (gradient, query, key, value))
-    return int(sdpa_backward_flop_count(*shapes))  # type: ignore[no-untyped-call]
-
-
-COUNTED = {str(operator): count for operator, count in flop_registry.items()} | {
-    "aten._scaled_dot_product_flash_attention_for_cpu": _attention,
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
+ATTENTION = "aten._scaled_dot_product_flash_attention"
+COUNTED = {str(operator): count for operator, count in flop_registry.items()}
+COUNTED |= {
+    f"{ATTENTION}_for_cpu": COUNTED[ATTENTION],
+    f"{ATTENTION}_for_cpu_backward": COUNTED[f"{ATTENTION}_backward"],
 }
 
 

@@ -212,7 +212,7 @@ def resolve_mode(config: TrainConfig, launch: Launch) -> str:
         )
     for name in OF_PIPELINE if mode != "pipeline" else ():
         value = getattr(config, name)
-        if value != TrainConfig.__dataclass_fields__[name].default:
+        if value != getattr(TrainConfig, name):  # its default
             raise ValueError(
                 f"{name}={value!r} with mode={mode!r}: only a pipeline has {name}. "
                 f"Use mode='pipeline', or leave {name} out."

@@ -63,7 +63,7 @@ def refuse_replaced(config: TrainConfig, what: str) -> None:
     """Raise ValueError for settings that the function passed as `what` would replace."""
     for name in REPLACED[what]:
         value = getattr(config, name)
-        if value != TrainConfig.__dataclass_fields__[name].default:
+        if value != getattr(TrainConfig, name):  # its default
             raise ValueError(
                 f"{name}={value!r} together with the function {what}=: it would have no effect. "
                 f"Set it in the function, or leave {what}= out."

@@ -5,8 +5,8 @@
     print(stages)                       # the parts of each stage, its time and its memory
     stages.modules[0]                   # an nn.Module: stage 0
 
-model_graph.py traces the model's calls as a torch.fx graph. Here the graph is timed in pieces, and
-a dynamic program chooses the cuts between them. stage.py has the resulting stages.
+model_graph.py traces the model's calls as a torch.fx graph, and stage.py runs and times parts of
+it. Here a dynamic program chooses the cuts.
 
 A *step* is one call, a *place* is a step before which the model can be cut, a *piece* is the steps
 from one place to the next, and a *stage* is one or more pieces.
@@ -14,33 +14,26 @@ from one place to the next, and a *stage* is one or more pieces.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import itertools
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from multigpu.pictures import Table
 from multigpu.pictures.units import human_bytes, human_seconds
+from multigpu.ranks.errors import counted
 from multigpu.training.config import CHOICES, check_choice, check_whole
-from multigpu.training.model_graph import (
-    TracedModel,
-    storage_of,
-    tensors_in,
-    trace_both,
-)
-from multigpu.training.stage import Stage, chain_of, verify
-from multigpu.training.strategy import synchronize, to_device
+from multigpu.training.model_graph import TracedModel, storage_of, tensors_in, trace_both
+from multigpu.training.stage import Seconds, chain_of, measure, verify
+from multigpu.training.strategy import to_device
 
 
 def cut(
@@ -63,7 +56,7 @@ def cut(
       "layers" (modules with parameters).
     * `memory`: the limit of a device in bytes, for weights, gradients, the optimizer's
       `optimizer_state` numbers per parameter (2, as Adam has, by default), and the activations of
-      all micro-batches in flight.
+      all micro-batches in flight. It is only for one stage per rank.
     * `micro_batches` (as many as stages by default) and `schedule` ("1f1b", the default, or
       "gpipe") decide how many are in flight.
     * `stages_per_rank`: 2 or more with the interleaved schedule, whose bubble is smaller.
@@ -128,6 +121,15 @@ class Setting:
                 f"stages_per_rank={self.stages_per_rank} does not divide {self.num_stages} stages: "
                 "each rank has as many"
             )
+        if self.memory is not None and self.stages_per_rank > 1:
+            raise ValueError(
+                f"a limit of memory with stages_per_rank={self.stages_per_rank}: the limit is "
+                "compared with each stage by itself. Leave it out, or use one stage per rank."
+            )
+
+    @property
+    def ranks(self) -> int:
+        return self.num_stages // self.stages_per_rank
 
     @property
     def count(self) -> int:
@@ -136,7 +138,21 @@ class Setting:
 
     def in_flight(self, stage: int) -> int:
         """The most micro-batches that stage `stage` has begun and not ended backward of."""
-        return min(self.count, self.num_stages - stage) if self.schedule == "1f1b" else self.count
+        count, v = self.count, self.stages_per_rank
+        if self.schedule == "gpipe":
+            return count
+        if v == 1:
+            return min(count, self.num_stages - stage)
+        # As PyTorch's ScheduleInterleaved1F1B, after Narayanan et al. 2021, arXiv 2104.04473: the
+        # stages of a rank take turns, each for `turn` micro-batches, and for backward in reverse.
+        # `ahead` forwards come first; from then on each forward is followed by a backward.
+        own, rank = divmod(stage, self.ranks)
+        turn = count // max(1, count // self.ranks)
+        ahead = (v - 1) * turn + 2 * (self.ranks - 1 - rank)
+        passes = range(v * count)
+        forward = [at // turn % v == own for at in passes]
+        backward = [at // turn % v == v - 1 - own for at in passes]
+        return max(sum(forward[: ahead + at + 1]) - sum(backward[:at]) for at in passes)
 
 
 # Handing tensors to the next stage takes time, at some places more than at others.
@@ -179,13 +195,6 @@ class StageCost:
         """Bytes in total, with the activations of all micro-batches in flight."""
         fixed = self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
         return fixed + self.in_flight * self.activation_bytes
-
-
-class Seconds(NamedTuple):
-    """The least time of one piece."""
-
-    forward: float
-    backward: float
 
 
 @dataclass(frozen=True)
@@ -303,10 +312,6 @@ class Stages:
         return len(self.modules)
 
     @property
-    def num_ranks(self) -> int:
-        return -(-len(self) // self.setting.stages_per_rank)
-
-    @property
     def tied(self) -> list[tuple[str, tuple[int, ...]]]:
         """Parameters that several stages use, by their first name, with the stages' numbers.
 
@@ -328,9 +333,9 @@ class Stages:
             parts = [[cost.forward for cost in self.costs], [cost.backward for cost in self.costs]]
         else:
             parts = [[cost.seconds for cost in self.costs]]
-        total = 0.0
+        total, count = 0.0, self.setting.ranks
         for part in parts:
-            ranks = [sum(part[rank :: self.num_ranks]) for rank in range(self.num_ranks)]
+            ranks = [sum(part[rank::count]) for rank in range(count)]
             # A rank begins when one stage of each rank before it has ended, not all of them.
             waiting = (sum(ranks) - max(ranks)) / self.setting.stages_per_rank
             total += num_microbatches * max(ranks) + waiting
@@ -339,7 +344,7 @@ class Stages:
     def bubble(self, num_microbatches: int, schedule: str | None = None) -> float:
         """The share of a step in which a rank waits, on average."""
         busy = num_microbatches * sum(cost.seconds for cost in self.costs)
-        return 1 - busy / (self.num_ranks * self.predicted_step(num_microbatches, schedule))
+        return 1 - busy / (self.setting.ranks * self.predicted_step(num_microbatches, schedule))
 
     def table(self) -> Table:
         """A line per stage, and the predicted bubble.
@@ -406,9 +411,8 @@ def divide(points: CutPoints, setting: Setting) -> list[int]:
         times = [sum(each) for each in points.seconds]
         slowest = points.program.training.steps[points.places[times.index(max(times))]]
         raise ValueError(
-            f"{stages} stages, but the model can only be cut into {pieces} "
-            f"{'piece' if pieces == 1 else 'pieces'}: use at most {pieces} "
-            f"{'stage' if pieces == 1 else 'stages'}. The slowest piece is {slowest}, "
+            f"{stages} stages, but the model can only be cut into {counted(pieces, 'piece')}: use "
+            f"at most {counted(pieces, 'stage')}. The slowest piece is {slowest}, "
             f"{human_seconds(max(times))}"
         )
     # Each table has the stage from piece `first` up to `last` in row `first` and column `last`.
@@ -460,77 +464,3 @@ def cheapest(
     for first in reversed(begins):
         chosen.insert(0, int(first[chosen[0]]))
     return float(total[-1]), chosen
-
-
-# How long each piece takes, forward and backward, on the device that it will run on. Nothing is
-# estimated: every piece runs by itself, as a stage does, several times. What a stage without any
-# step costs is measured, too, and taken off: it is paid once for a stage, not per piece.
-
-PER_SWEEP = 2  # timed runs of a piece before the next one has its turn
-ENOUGH_SECONDS = 4.0  # after which no new sweep begins
-
-
-def measure(
-    model: nn.Module,
-    program: TracedModel,
-    inputs: tuple[Any, ...],
-    *,
-    device: torch.device,
-    repeats: int,
-) -> list[Seconds]:
-    """Seconds of each piece between two places: the least of at least `repeats` runs, as whatever
-    else this machine does can only add to them.
-    """
-    spans = list(itertools.pairwise(sorted(program.places)))
-    runs: list[list[Seconds]] = [[] for _ in spans]
-    began = time.perf_counter()
-    with torch.random.fork_rng(), torch.enable_grad():
-        for sweep in range(-(-repeats // PER_SWEEP)):
-            if sweep and time.perf_counter() - began > ENOUGH_SECONDS:
-                break
-            given: tuple[Any, ...] = inputs
-            for (begin, end), mine in zip(spans, runs, strict=True):
-                taken = given
-                # A copy, so that measuring does not change weights, gradients and buffers.
-                stage = copy.deepcopy(Stage(model, program, begin, end)).train().to(device)
-                returned, times = timed(stage, given, device=device, times=PER_SWEEP)
-                given = returned if isinstance(returned, tuple) else (returned,)
-                mine += times
-        empty = Stage(model, program, begin, begin)
-        _, idle = timed(empty, taken, device=device, times=20)
-
-    def least(times: list[Seconds]) -> tuple[float, ...]:
-        return tuple(map(min, zip(*times, strict=True)))
-
-    nothing = least(idle)
-    return [
-        Seconds(*(max(one - idle, 0.0) for one, idle in zip(least(mine), nothing, strict=True)))
-        for mine in runs
-    ]
-
-
-def timed(
-    stage: nn.Module, given: tuple[Any, ...], *, device: torch.device, times: int
-) -> tuple[Any, list[Seconds]]:
-    """Run a piece `times` times after a warm-up: what it returned, and how long each run took."""
-
-    def detached(one: Any) -> Any:  # whether a gradient flows back is kept
-        return one.detach().requires_grad_(one.requires_grad) if isinstance(one, Tensor) else one
-
-    def now() -> float:
-        synchronize(device)
-        return time.perf_counter()
-
-    runs = []
-    for _ in range(1 + times):
-        fresh = tree_map(detached, given)
-        began = now()
-        returned = stage(*fresh)
-        middle = now()
-        outs = [tensor for tensor in tensors_in(returned) if tensor.requires_grad]
-        grads = [torch.ones_like(out) for out in outs]
-        turned = now()
-        if outs:
-            torch.autograd.backward(outs, grads)
-        runs.append(Seconds(middle - began, now() - turned))
-    return tree_map(detached, returned), runs[1:]

@@ -1,4 +1,4 @@
-"""A part of a model as a module, which takes the outputs of the previous stage."""
+"""A part of a model as a module, which takes the outputs of the previous stage; and its time."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import contextlib
 import copy
 import functools
 import itertools
+import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
 from torch.fx.node import map_aggregate, map_arg
+from torch.utils._pytree import tree_map
 
 from multigpu.training.model_graph import (
     ModelGraph,
@@ -22,7 +24,7 @@ from multigpu.training.model_graph import (
     tensors_in,
     without_fast_paths,
 )
-from multigpu.training.strategy import modes_kept
+from multigpu.training.strategy import modes_kept, synchronize
 
 
 def chain_of(model: nn.Module, program: TracedModel, places: Sequence[int]) -> list[nn.Module]:
@@ -223,3 +225,84 @@ def alike(one: Tensor, other: Tensor) -> bool:
     finite = one.masked_fill(~one.isfinite(), 0)
     largest = float(finite.abs().max()) if one.numel() else 0.0
     return torch.allclose(one, other, rtol=0, atol=tolerance * largest, equal_nan=True)
+
+
+# How long each piece takes, forward and backward, on the device that it will run on. Nothing is
+# estimated: every piece runs by itself, as a stage does, several times. What a stage without any
+# step costs is measured, too, and taken off: it is paid once for a stage, not per piece.
+
+PER_SWEEP = 2  # timed runs of a piece before the next one has its turn
+ENOUGH_SECONDS = 4.0  # after which no new sweep begins
+
+
+class Seconds(NamedTuple):
+    """The least time of one piece."""
+
+    forward: float
+    backward: float
+
+
+def measure(
+    model: nn.Module,
+    program: TracedModel,
+    inputs: tuple[Any, ...],
+    *,
+    device: torch.device,
+    repeats: int,
+) -> list[Seconds]:
+    """Seconds of each piece between two places: the least of at least `repeats` runs, as whatever
+    else this machine does can only add to them.
+    """
+    spans = list(itertools.pairwise(sorted(program.places)))
+    runs: list[list[Seconds]] = [[] for _ in spans]
+    began = time.perf_counter()
+    with torch.random.fork_rng(), torch.enable_grad():
+        for sweep in range(-(-repeats // PER_SWEEP)):
+            if sweep and time.perf_counter() - began > ENOUGH_SECONDS:
+                break
+            given: tuple[Any, ...] = inputs
+            for (begin, end), mine in zip(spans, runs, strict=True):
+                taken = given
+                # A copy, so that measuring does not change weights, gradients and buffers.
+                stage = copy.deepcopy(Stage(model, program, begin, end)).train().to(device)
+                returned, times = timed(stage, given, device=device, times=PER_SWEEP)
+                given = returned if isinstance(returned, tuple) else (returned,)
+                mine += times
+        empty = Stage(model, program, begin, begin)
+        _, idle = timed(empty, taken, device=device, times=20)
+
+    def least(times: list[Seconds]) -> tuple[float, ...]:
+        return tuple(map(min, zip(*times, strict=True)))
+
+    nothing = least(idle)
+    return [
+        Seconds(*(max(one - idle, 0.0) for one, idle in zip(least(mine), nothing, strict=True)))
+        for mine in runs
+    ]
+
+
+def timed(
+    stage: nn.Module, given: tuple[Any, ...], *, device: torch.device, times: int
+) -> tuple[Any, list[Seconds]]:
+    """Run a piece `times` times after a warm-up: what it returned, and how long each run took."""
+
+    def detached(one: Any) -> Any:  # whether a gradient flows back is kept
+        return one.detach().requires_grad_(one.requires_grad) if isinstance(one, Tensor) else one
+
+    def now() -> float:
+        synchronize(device)
+        return time.perf_counter()
+
+    runs = []
+    for _ in range(1 + times):
+        fresh = tree_map(detached, given)
+        began = now()
+        returned = stage(*fresh)
+        middle = now()
+        outs = [tensor for tensor in tensors_in(returned) if tensor.requires_grad]
+        grads = [torch.ones_like(out) for out in outs]
+        turned = now()
+        if outs:
+            torch.autograd.backward(outs, grads)
+        runs.append(Seconds(middle - began, now() - turned))
+    return tree_map(detached, returned), runs[1:]

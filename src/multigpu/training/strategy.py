@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -16,8 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
+from torch.utils.data import Subset, TensorDataset
 
-from multigpu.data.feeds import Batch
+from multigpu.data.feeds import Batch, FeedSource
 from multigpu.training.config import TrainConfig
 from multigpu.training.distributed import Launch
 
@@ -67,6 +69,31 @@ class ClassLoss:
         if self.weights is None:
             return total, counts.sum()
         return total, (self.weights[targets.where(counts, 0)] * counts).sum()
+
+
+def exact_over_parts(loss_fn: LossFn, data: Any, *, divided: bool) -> LossFn:
+    """A loss that trains as `loss_fn` does on the whole batch, however the batch is divided.
+
+    PyTorch's classification losses become their sum and weight, unless every row has the weight 1.
+    Finding that out here needs no message; in training, ranks would have to exchange it in each
+    step. Raises ValueError for PyTorch's losses that are sums, if a batch is divided.
+    """
+    given = getattr(loss_fn, "keywords", {})  # of a functools.partial
+    reduction = given.get("reduction", getattr(loss_fn, "reduction", "mean"))
+    if divided and reduction == "sum" and isinstance(loss_fn, nn.Module | functools.partial):
+        raise ValueError(
+            f"loss_fn={loss_fn} is not a mean over rows, and each batch is divided among ranks or "
+            "parts. Give a function that returns two numbers, the sum of the losses "
+            "(reduction='sum') and what to divide it by, such as the number of rows."
+        )
+    exact = ClassLoss.of(loss_fn)
+    if exact is None:
+        return loss_fn
+    # A subclass may change what it has on the way.
+    while (type(data) is Subset or isinstance(data, FeedSource)) and hasattr(data, "dataset"):
+        data = data.dataset  # which has all of its targets
+    none_ignored = type(data) is TensorDataset and not (data.tensors[-1] == exact.ignored).any()
+    return loss_fn if none_ignored and exact.weights is None else exact
 
 
 class StepLoss:
@@ -142,6 +169,26 @@ class Strategy:
         """The devices in words: "2 ranks (gloo on the CPU)"."""
         raise NotImplementedError
 
+    def __str__(self) -> str:
+        """The mode and the devices, in words."""
+        return f"{self.mode} on {self.where()}"
+
+    def shares(self) -> str:
+        """How a batch is divided, " = 2 ranks × 64 rows" for example."""
+        config, what = self.config, "ranks" if self.world_size > 1 else "GPUs"
+        counted = [
+            (self.copies, "groups" if config.tensor_parallel > 1 else what),
+            (config.accumulation_steps, "parts"),
+            (self.micro_batches, "micro-batches"),
+        ]
+        factors = [f"{number} {name}" for number, name in counted if number > 1]
+        if not factors:
+            return ""
+        divisor = math.prod(number for number, _ in counted)
+        most = "at most " if config.batch_size % divisor else ""
+        rows = -(-config.batch_size // divisor)
+        return " = " + " × ".join([*factors, f"{most}{rows} rows"])
+
     def forward_backward(self, parts: Sequence[Batch], loss_fn: LossFn) -> StepLoss:
         """Add the gradients of the mean loss over the rows of all ranks to `.grad`.
 
@@ -170,6 +217,22 @@ class Strategy:
     def place(self, batch: Batch) -> tuple[Any, Any]:
         """The inputs and targets of a batch where the model and the loss want them."""
         return to_device(batch.inputs, self.device), to_device(batch.targets, self.device)
+
+    def refuse_precision(self) -> None:
+        """Raise ValueError if the mode or the GPU does not support the requested precision."""
+        precision = self.config.precision
+        if precision == "float16" and self.mode not in ("single", "dp", "ddp"):
+            raise ValueError(
+                f"precision='float16' with mode={self.mode!r}: the loss is scaled only in single, "
+                "dp and ddp. Use precision='bfloat16', which needs no scaling."
+            )
+        if precision != "bfloat16" or self.device.type != "cuda":
+            return
+        if not torch.cuda.is_bf16_supported(including_emulation=False):
+            raise ValueError(
+                f"precision='bfloat16': {torch.cuda.get_device_name(self.device)} does not support "
+                "bfloat16 (NVIDIA GPUs do since Ampere). Use precision='float32'."
+            )
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """The precision that forward and loss run in."""

@@ -10,7 +10,6 @@ to mode is in the strategies: single.py, dp.py, ddp.py, fsdp.py and pipeline.py.
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import math
 import signal
@@ -29,9 +28,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import Subset, TensorDataset
 
-from multigpu.data.feeds import Collate, DataSetFeed, Feed, FeedSource, feed_for
+from multigpu.data.feeds import Collate, DataSetFeed, Feed, feed_for
 from multigpu.devices import current_machine
 from multigpu.training import randomness
 from multigpu.training.checkpoint import (
@@ -60,7 +58,14 @@ from multigpu.training.optimizer import (
     restore_schedule,
 )
 from multigpu.training.own import make_own
-from multigpu.training.strategy import ClassLoss, LossFn, StepLoss, Strategy, synchronize
+from multigpu.training.strategy import (
+    ClassLoss,
+    LossFn,
+    StepLoss,
+    Strategy,
+    exact_over_parts,
+    synchronize,
+)
 
 OF_EACH_RANK = ("folder", "workers", "progress")  # settings that may differ from rank to rank
 ASK_EVERY = 10  # steps after which ranks ask each other whether one of them was told to end
@@ -115,7 +120,7 @@ def choose_strategy(
         module, _, name = MODES[mode].partition(":")
         made = getattr(importlib.import_module(f"multigpu.training.{module}"), name)
         strategy = made(config, launch)
-    refuse_precision(config, strategy.device, mode)
+    strategy.refuse_precision()
     return strategy
 
 
@@ -263,34 +268,14 @@ class Trainer:
         rate = group.get("initial_lr", group["lr"])  # before a schedule changed it
         return "; ".join(
             [
-                self._runs_on(),
-                f"batch {self.config.batch_size}{self._shares()}",
+                str(strategy),
+                f"batch {self.config.batch_size}{strategy.shares()}",
                 f"learning rate {rate:g}",
                 f"{self.num_parameters:,} parameters",
                 f"{feed.num_rows:,} rows, {feed.steps_per_epoch:,} steps an epoch",
                 *strategy.remarks,
             ]
         )
-
-    def _runs_on(self) -> str:
-        """The mode and the devices, in words."""
-        return f"{self.strategy.mode} on {self.strategy.where()}"
-
-    def _shares(self) -> str:
-        """How a batch is divided, " = 2 ranks × 64 rows" for example."""
-        strategy, size = self.strategy, self.config.batch_size
-        what = "ranks" if strategy.world_size > 1 else "GPUs"
-        counted = [
-            (strategy.copies, "groups" if self.config.tensor_parallel > 1 else what),
-            (self.config.accumulation_steps, "parts"),
-            (strategy.micro_batches, "micro-batches"),
-        ]
-        factors = [f"{number} {name}" for number, name in counted if number > 1]
-        if not factors:
-            return ""
-        divisor = math.prod(number for number, _ in counted)
-        most = "at most " if size % divisor else ""
-        return " = " + " × ".join([*factors, f"{most}{-(-size // divisor)} rows"])
 
     def _train_epoch(self, bar: ProgressBar) -> None:
         """Train from the current position to the end of the epoch."""
@@ -518,7 +503,7 @@ class Trainer:
             "total_steps": self.total_steps,
             "num_rows": self.train_feed.num_rows,
             "world_size": self.launch.world_size,
-            "runs_on": self._runs_on(),
+            "runs_on": str(strategy),
             "config": self.config.as_dict() | self.made_by,
         }
 
@@ -576,9 +561,9 @@ class Trainer:
                 f"; the learning rate now falls over {self.total_steps} steps instead of "
                 f"{state['total_steps']}, so it differs from here on"
             )
-        if state["runs_on"] != self._runs_on():
+        if state["runs_on"] != str(self.strategy):
             where += (
-                f"; saved by {state['runs_on']}, resumes as {self._runs_on()}. Weights, optimizer, "
+                f"; saved by {state['runs_on']}, resumes as {self.strategy}. Weights, optimizer, "
                 "learning rate, epoch and step are restored. Not exact: dropout draws different "
                 "numbers; sums are rounded in another order"
             )
@@ -601,44 +586,3 @@ def refuse_wrapped(model: nn.Module) -> None:
                 f"{what} is already wrapped in {type(module).__name__}. The Trainer wraps the "
                 "model itself, according to mode: pass the inner model (its .module)."
             )
-
-
-def refuse_precision(config: TrainConfig, device: torch.device, mode: str) -> None:
-    """Raise ValueError if the mode or the GPU does not support the requested precision."""
-    if config.precision == "float16" and mode not in ("single", "dp", "ddp"):
-        raise ValueError(
-            f"precision='float16' with mode={mode!r}: the loss is scaled only in single, dp and "
-            "ddp. Use precision='bfloat16', which needs no scaling."
-        )
-    if config.precision != "bfloat16" or device.type != "cuda":
-        return
-    if not torch.cuda.is_bf16_supported(including_emulation=False):
-        raise ValueError(
-            f"precision='bfloat16': {torch.cuda.get_device_name(device)} does not support "
-            "bfloat16 (NVIDIA GPUs do since Ampere). Use precision='float32'."
-        )
-
-
-def exact_over_parts(loss_fn: LossFn, data: Any, *, divided: bool) -> LossFn:
-    """A loss that trains as `loss_fn` does on the whole batch, however the batch is divided.
-
-    PyTorch's classification losses become their sum and weight, unless every row has the weight 1.
-    Finding that out here needs no message; in training, ranks would have to exchange it in each
-    step. Raises ValueError for PyTorch's losses that are sums, if a batch is divided.
-    """
-    given = getattr(loss_fn, "keywords", {})  # of a functools.partial
-    reduction = given.get("reduction", getattr(loss_fn, "reduction", "mean"))
-    if divided and reduction == "sum" and isinstance(loss_fn, nn.Module | functools.partial):
-        raise ValueError(
-            f"loss_fn={loss_fn} is not a mean over rows, and each batch is divided among ranks or "
-            "parts. Give a function that returns two numbers, the sum of the losses "
-            "(reduction='sum') and what to divide it by, such as the number of rows."
-        )
-    exact = ClassLoss.of(loss_fn)
-    if exact is None:
-        return loss_fn
-    # A subclass may change what it has on the way.
-    while (type(data) is Subset or isinstance(data, FeedSource)) and hasattr(data, "dataset"):
-        data = data.dataset  # which has all of its targets
-    none_ignored = type(data) is TensorDataset and not (data.tensors[-1] == exact.ignored).any()
-    return loss_fn if none_ignored and exact.weights is None else exact

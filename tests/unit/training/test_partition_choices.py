@@ -2,6 +2,8 @@
 
 import dataclasses
 import itertools
+from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -65,6 +67,26 @@ def test_the_first_stages_hold_more_micro_batches(measured):
     assert [cost.in_flight for cost in stages.costs] == [4, 3, 2, 1]
     stages = measured.cut(4, micro_batches=8, schedule="gpipe")
     assert [cost.in_flight for cost in stages.costs] == [8, 8, 8, 8]
+
+
+@pytest.mark.parametrize(("stages", "each", "count"), [(6, 2, 6), (6, 2, 8), (8, 4, 4), (8, 4, 16)])
+def test_interleaved_stages_hold_what_pytorchs_schedule_lets_them(measured, stages, each, count):
+    from torch.distributed.pipelining import ScheduleInterleaved1F1B  # 3 s
+
+    ranks = stages // each
+    about = {"group_size": ranks, "group_rank": 0, "num_stages": stages, "has_backward": True}
+    stand_ins = [
+        SimpleNamespace(**about, stage_index=i * ranks, is_first=i == 0, is_last=False)
+        for i in range(each)
+    ]  # it asks stages for their numbers only
+    begun, most = Counter(), Counter()
+    for row in ScheduleInterleaved1F1B(stand_ins, count).pipeline_order.values():
+        for action in filter(None, row):
+            forward = action.computation_type.name == "FORWARD"
+            begun[action.stage_index] += 1 if forward else -1
+            most |= begun
+    cut = measured.cut(stages, stages_per_rank=each, micro_batches=count)
+    assert [cost.in_flight for cost in cut.costs] == [most[i] for i in range(stages)]
 
 
 def test_memory_is_counted_to_the_byte(measured):
