@@ -252,7 +252,7 @@ class Watch:
         return self._finding(
             "mismatch",
             minority([call.rank for call in side] for side in sides),
-            *wording.collectives_differ(name, sides, len(self._states)),
+            *wording.collectives_differ(name, sides, self._states),
             difference=name,
         )
 
