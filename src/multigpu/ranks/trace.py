@@ -143,7 +143,7 @@ class Trace:
             (
                 human_seconds(call.time - self.calls[0].time),
                 str(call.rank),
-                call.op if call.via in ("", call.op) else f"{call.op} ({call.via})",
+                call.op if call.via == call.op else f"{call.op} ({call.via})",
                 _data(call),
                 _partners(call),
                 call.place,

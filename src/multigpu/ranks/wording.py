@@ -20,7 +20,7 @@ from multigpu.ranks.state import RankState
 def described(call: Call) -> str:
     """A collective in words: `all_reduce (sum) of 3 float32`."""
     words = call.op
-    if call.via not in ("", call.op):
+    if call.via != call.op:
         words += f" by {call.via}"
     if call.op in REDUCTIONS and call.reduce:
         words += f" ({call.reduce})"
@@ -61,7 +61,7 @@ def what_each_does(states: Sequence[RankState], core: Sequence[Call] = ()) -> li
 
 
 def _waiting(call: Call, world: int, its: str) -> str:
-    by = f" ({call.via})" if call.via not in ("", call.op) else ""
+    by = f" ({call.via})" if call.via != call.op else ""
     tag = f" with tag {call.tag}" if call.tag else ""  # nearly all messages have tag 0
     if call.op == "send":
         what = f"for rank {call.peer} to receive {amount(call)}{tag}{by}"
@@ -210,9 +210,9 @@ DIFFER = {
 
 
 def fewer_steps(sides: Sequence[Sequence[Call]], states: Sequence[RankState]) -> str:
-    """Some ranks are at a new line, and others go on at one that both know; empty if it is not so.
+    """The counts, where some ranks are at a new line and others go on at one that both know.
 
-    Whether the first have left a loop, or make a call that the others will not make, is not known.
+    The first have left a loop, or they alone make this call. Empty for other differences.
     """
     if len(sides) > 2:
         return ""
