@@ -199,15 +199,14 @@ class Learner:
             )
             for rank, member in enumerate(report["members"])
         ]
-        trace = Trace.from_frames([each.report["said"] for each in endings]) if world else None
-        refuse_bad_endings(endings, report["finding"], trace)
+        refuse_bad_endings(endings, report["finding"], report["trace"])
         measured = world and memory is not None
         answer = Answer(
             results=[read(ending) for ending in endings],
             returns=[ending.returns for ending in endings],
             outputs=[ending.output for ending in endings],
             seconds=report["seconds"],
-            trace=trace,
+            trace=report["trace"],
             memory=[each.phases["memory"]["peak"] for each in endings] if measured else None,
         )
         self.answers.append(answer)

@@ -113,7 +113,7 @@ def refuse_bad_endings(
         or (forbidden_call(endings[0], trace) if trace else None)
         or (of_finding(endings, finding) if finding else None)
         or first_of(endings, worker_failed)
-        or first_of(sorted(endings, key=waits_for_others), excess)
+        or first_of(waited_for_first(endings, trace), excess)
         or first_of(endings, exception_of)
         or first_of(endings, died)
         or first_of(endings, unclean)
@@ -133,15 +133,15 @@ def first_of(
     return next((refused for ending in endings if (refused := judge(ending))), None)
 
 
-def waits_for_others(ending: Ending) -> tuple[bool, bool]:
-    """Sorts ranks: first those that others wait for, not over and in no call themselves."""
-    waiting = set()
-    for header in ending.report["said"]:
-        if header["phase"] == "wait" or header.get("is_async") is False:
-            waiting.add(header["id"])
-        elif header["phase"] in ("done", "failed"):
-            waiting.discard(header["id"])
-    return ending.report["status"] is not None, bool(waiting)
+def waited_for_first(endings: Sequence[Ending], trace: Trace | None) -> list[Ending]:
+    """The ranks that others wait for come first: not over, and in no call themselves."""
+    calls = trace.calls if trace else ()
+    waiting = {call.rank for call in calls if call.is_open and call.waited is not None}
+    order = sorted(
+        range(len(endings)),
+        key=lambda rank: (endings[rank].report["status"] is not None, rank in waiting),
+    )
+    return [endings[rank] for rank in order]
 
 
 # --- what can be wrong ---------------------------------------------------------------------------

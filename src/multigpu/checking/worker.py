@@ -171,7 +171,6 @@ def group(request: Request, rank: int, store: str, say: Write) -> Iterator[int]:
     # No learner's code runs while a rank is still joining: it could cut the connection.
     rendezvous.set(f"joined {rank}", "")
     rendezvous.wait([f"joined {other}" for other in range(request.ranks)])
-    say({"phase": "joined_group", "time": time.monotonic()})
     put_behind("gloo_tcp_loop")
     memory = None if request.memory is None else meters.parse_bytes(request.memory)
     with memory_within(memory, rank, say):

@@ -75,8 +75,11 @@ def run_run(options: argparse.Namespace) -> int:
 
 def run_trace(options: argparse.Namespace) -> int:
     """Run the program on ranks and record what they send.  Returns the exit code."""
-    if options.program in TORCHRUN:
-        options = from_torchrun(options)
+    command = [options.program, *options.arguments]
+    if Path(command[0]).name.startswith("python") and command[1:2] == ["-m"]:
+        command = command[2:]
+    if command and command[0] in TORCHRUN:
+        options = from_torchrun(options, command[1:])
     wrong = not_usable(options)
     if not wrong and not options.nproc:
         wrong = "multigpu trace --nproc N PROGRAM, or multigpu trace -- torchrun … PROGRAM"
@@ -105,11 +108,11 @@ def not_usable(options: argparse.Namespace) -> str:
     return ""
 
 
-def from_torchrun(options: argparse.Namespace) -> argparse.Namespace:
+def from_torchrun(options: argparse.Namespace, arguments: Sequence[str]) -> argparse.Namespace:
     """What torchrun's own command line says.  Raises SystemExit for more than one machine."""
     from torch.distributed.run import parse_args
 
-    asked: Any = parse_args(options.arguments)  # type: ignore[no-untyped-call]
+    asked: Any = parse_args(arguments)  # type: ignore[no-untyped-call]
     if str(asked.nnodes) not in ("1", "1:1"):
         print(f"--nnodes {asked.nnodes}: multigpu trace works on one machine.", file=sys.stderr)
         raise SystemExit(2)
@@ -146,6 +149,9 @@ def in_one_process(options: argparse.Namespace) -> int:
             code = run_program(options.program, options.arguments, is_module=options.is_module)
         except Exception as error:
             print("\n".join(["", traceback_text(error)]), file=sys.stderr)
+            if "RANK" in str(error) or "WORLD_SIZE" in str(error):  # variables that torchrun sets
+                instead = f"--nproc {options.gpus} instead of --gpus {options.gpus}"
+                print(f"\nThis program is for torchrun: give {instead}.", file=sys.stderr)
             code = 1
         for thread in set(threading.enumerate()) - before:  # as Python ends a program
             if not thread.daemon:

@@ -157,24 +157,6 @@ class Transfer:
         return cls(source, target, call.bytes, call)
 
 
-class Calls(dict[int, Call]):
-    """The calls of one rank, by its own numbers."""
-
-    def __init__(self, rank: int) -> None:
-        super().__init__()
-        self.rank = rank
-
-    def hear(self, frame: Mapping[str, Any]) -> Call | None:
-        """Take in one frame, and return the call that it is about, if any."""
-        if frame["phase"] == "call":
-            call = self[frame["id"]] = Call.of(self.rank, frame)
-            return call
-        known = self.get(frame["id"]) if frame["phase"] in FOLLOW_UP_PHASES else None
-        if known is not None:
-            known.hear(frame)
-        return known
-
-
 @dataclass
 class CollectiveMatch:
     """The n-th collective of one group: which of the members have begun it, with which call."""

@@ -1,4 +1,4 @@
-"""The processes that descend from this one, and their threads, as the system shows them.
+"""The processes that descend from this one, as the system shows them.
 
 Linux gives an orphaned grandchild to the nearest ancestor that asked for it, so no process can
 escape. On other systems orphans are found by a mark in their environment.
@@ -8,13 +8,11 @@ import contextlib
 import ctypes
 import itertools
 import os
-import platform
 import signal
 import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import psutil
 
@@ -213,80 +211,3 @@ def runnable(pid: int) -> bool:
             if file.read().rpartition(")")[2].split()[0] in "RD":
                 return True
     return False
-
-
-# Threads. One that waits on a lock without a time limit cannot go on unless another thread opens
-# it. One that waits for a set time, for another process or for a file, or computes, may go on
-# without this process. The difference decides whether no progress is a deadlock. Linux tells it in
-# /proc/PID/task/TID/syscall (to a parent process); where that cannot be read, every thread may go
-# on, and a deadlock that hides behind one is left to the timeout.
-
-_CALLS = {  # numbers of system calls: (futex, those that sleep for a set time)
-    "x86_64": ("202", ("35", "230")),
-    "aarch64": ("98", ("101", "115")),
-}
-FUTEX, SLEEPS = _CALLS.get(platform.machine(), ("", ()))
-AWAKE = ("running", "-1")  # -1: in no call and off its core, while a page comes or it is stopped
-EXITING = 4  # flag of a thread that is on its way out
-PRIVATE = 128  # flag of a futex that no other process can open; multiprocessing's have it not
-
-
-class SystemThreads:
-    """The threads of the ranks with these process ids, as the system shows them to a `Watch`."""
-
-    def __init__(self, pids: Sequence[int]) -> None:
-        self._pids = pids
-        self._sleeps: dict[tuple[int, int], Any] = {}  # as they were found last
-
-    def may_act(self, rank: int, thread: int) -> bool:
-        """Whether this thread exists and may continue without another thread.
-
-        Two looks have to find it in the same sleep, because threads take turns through locks, too,
-        and one look does not see several threads at the same moment.
-        """
-        pid = self._pids[rank]
-        doing = _doing(pid, thread)
-        if doing is None:
-            return False
-        number, *arguments = doing
-        if number != FUTEX or len(arguments) < 4:
-            return True
-        _, operation, _, limit = (int(argument, 16) for argument in arguments[:4])
-        if limit != 0 or not operation & PRIVATE:
-            return True
-        turns: list[str] = []  # how often it has given up its core, of itself and otherwise
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/status") as file:
-            turns = [line for line in file if "ctxt_switches" in line]
-        before = self._sleeps.get((rank, thread))
-        self._sleeps[rank, thread] = doing, turns
-        return (doing, turns) != before
-
-    def others_work(self, rank: int, known: set[int]) -> bool:
-        """Whether a thread other than `known` computes, or sleeps for a set time."""
-        pid = self._pids[rank]
-        with contextlib.suppress(OSError):
-            others = {int(name) for name in os.listdir(f"/proc/{pid}/task")} - known
-            found = (_doing(pid, thread) for thread in others)
-            return any(doing and doing[0] in (*AWAKE, *SLEEPS) for doing in found)
-        return False
-
-    def dying(self, rank: int) -> bool:
-        """Whether the process is about to end: it was killed, or has exited.
-
-        All its threads have to end first, and on a busy machine each waits for its turn.
-        """
-        with contextlib.suppress(OSError), open(f"/proc/{self._pids[rank]}/stat") as file:
-            state, *numbers = file.read().rpartition(")")[2].split()
-            return state in "ZX" or bool(int(numbers[5]) & EXITING)
-        return False
-
-
-def _doing(pid: int, thread: int) -> list[str] | None:
-    """The system call that a thread is in, with its arguments; None if the thread is gone."""
-    folder = f"/proc/{pid}/task/{thread}"
-    try:
-        with open(f"{folder}/syscall") as file:
-            return file.read().split() or ["unknown"]
-    except OSError:
-        there = os.path.isdir(folder) or not os.path.isdir("/proc/self")
-        return ["unknown"] if there else None

@@ -5,6 +5,7 @@
     watch.ended(2, status)                      # a process is gone
     finding = watch.look(now, threads)          # every 20 ms: None while all is well
     finding = watch.final()                     # all ranks are over
+    trace = watch.trace                         # every call, for pictures and for checks
 
 It knows nothing of processes and pipes: plain frames come in, findings go out. Verdicts have this
 order: the earliest real exception, a death, a mismatch, a proven deadlock, no progress. Their texts
@@ -19,10 +20,10 @@ from math import inf
 from typing import Any
 
 from multigpu.ranks import wording
-from multigpu.ranks.calls import REDUCTIONS, ROOTED, Call, Calls, CollectiveMatch, Matching
+from multigpu.ranks.calls import REDUCTIONS, ROOTED, Call, CollectiveMatch, Matching
 from multigpu.ranks.errors import Finding, Kind, their_frames
-from multigpu.ranks.process_tree import SystemThreads
-from multigpu.ranks.state import PEER_DIED, RankState
+from multigpu.ranks.state import PEER_DIED, RankState, SystemThreads
+from multigpu.ranks.trace import Trace
 
 GATHER = 0.1  # seconds after the first failure, for those of other ranks to come in
 VOTE = 0.25  # seconds for the other members to show whom they agree with
@@ -47,7 +48,7 @@ class Watch:
     """One run: the reports of its ranks, and what follows from them."""
 
     def __init__(self, world_size: int, *, timeout: float | None) -> None:
-        self._states = [RankState(rank, Calls(rank)) for rank in range(world_size)]
+        self._states = [RankState(rank) for rank in range(world_size)]
         self._matching = Matching()
         self._disputed: CollectiveMatch | None = None  # the first whose calls differ
         self._misfit: tuple[Call, Call] | None = None  # the first send that does not fit
@@ -70,6 +71,13 @@ class Watch:
         elif call is not None and call.is_over and not (self._disputed or self._misfit):
             for each in self._matching.forget(call):
                 del self._states[each.rank].calls[each.id]
+
+    @property
+    def trace(self) -> Trace:
+        """Every call and span that the ranks have reported."""
+        calls = [call for state in self._states for call in state.record.values()]
+        spans = [span for state in self._states for span in state.spans]
+        return Trace(calls, spans, world_size=len(self._states))
 
     def stir(self) -> None:
         """A rank has sent something, such as a print: it makes progress."""
@@ -236,14 +244,15 @@ class Watch:
             return None
         camps: dict[tuple[Any, ...], list[Call]] = defaultdict(list)
         for _, call in sorted(self._disputed.calls.items()):
-            camps[_compared(call)].append(call)
+            compared = [getattr(call, name) if COMPARED[name](call) else None for name in COMPARED]
+            camps[tuple(compared)].append(call)
         sides = sorted(camps.values(), key=len, reverse=True)
         name = difference(sides[0][0], sides[1][0])
         assert name is not None, "the calls fit"
         return self._finding(
             "mismatch",
             minority([call.rank for call in side] for side in sides),
-            *wording.collectives_differ(name, sides, len(self._states)),
+            *wording.collectives_differ(name, sides, self._states),
             difference=name,
         )
 
@@ -377,12 +386,6 @@ def difference(one: Call, other: Call) -> str | None:
         if matters(one) and getattr(one, name) != getattr(other, name):
             return name
     return None
-
-
-def _compared(call: Call) -> tuple[Any, ...]:
-    return tuple(
-        getattr(call, name) if matters(call) else None for name, matters in COMPARED.items()
-    )
 
 
 def minority(camps: Iterable[Sequence[int]]) -> tuple[int, ...]:

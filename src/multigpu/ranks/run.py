@@ -21,8 +21,7 @@ import sys
 import sysconfig
 import threading
 import types
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from multigpu.devices.meters import parse_bytes
@@ -160,24 +159,22 @@ def read_report(report: dict[str, Any], job: Job, backend: str) -> Results:
     """The results of a run that went well.  Raises RankError."""
     warn_of(report["unended"])
     members, finding = report["members"], report["finding"]
-    frames = [member["said"] for member in members]
     outputs = [member["output"] for member in members]
     if finding:
         if finding.kind == "no_progress":
             stacks = {rank: stack_text(members[rank]["stack"]) for rank in finding.ranks}
             finding = finding.with_stacks(stacks)
-        trace = Trace.from_frames(frames)
         raise RankError(
             finding.kind,
             finding.ranks,
             finding.text(),
-            trace=trace,
+            trace=report["trace"],
             outputs=outputs,
             finding=finding,
         )
     peaks = []
-    for rank, said in enumerate(frames):
-        for header in said:
+    for rank, member in enumerate(members):
+        for header in member["said"]:
             match header["phase"]:
                 case "fault":
                     raise RuntimeError(
@@ -189,7 +186,7 @@ def read_report(report: dict[str, Any], job: Job, backend: str) -> Results:
                     peaks.append(header["peak"])
     return Results(
         [pickle.loads(member["answer"]) for member in members],
-        frames=frames,
+        trace=report["trace"],
         outputs=outputs,
         backend=backend,
         memory=peaks or None,
@@ -251,29 +248,25 @@ def places_of(package: str, path: tuple[str, ...]) -> tuple[str, ...]:
 class Results(list[Any]):
     """One result per rank, in rank order: a list.
 
-    ``outputs``: what each rank printed.  ``backend``: "gloo on the CPU", for example.  ``memory``:
-    each rank's peak in bytes, None if no limit was asked for.  ``seconds``: how long it took.
+    ``trace``: every collective and message of every rank.  ``outputs``: what each rank printed.
+    ``backend``: "gloo on the CPU", for example.  ``memory``: each rank's peak in bytes, None if no
+    limit was asked for.  ``seconds``: how long it took.
     """
 
     def __init__(
         self,
         values: Sequence[Any],
         *,
-        frames: Sequence[Sequence[Mapping[str, Any]]],
+        trace: Trace,
         outputs: Sequence[str],
         backend: str,
         memory: Sequence[int] | None,
         seconds: float,
     ) -> None:
         super().__init__(values)
-        self._frames = frames
+        self.trace = trace
         self.outputs, self.backend, self.seconds = list(outputs), backend, seconds
         self.memory = None if memory is None else list(memory)
-
-    @cached_property
-    def trace(self) -> Trace:
-        """Every collective and message of every rank."""
-        return Trace.from_frames(self._frames)
 
 
 class Printer:

@@ -1,15 +1,17 @@
-"""What each rank is doing, as far as it has reported."""
+"""What each rank is doing: as far as it has reported, and as the system shows its threads."""
 
+import contextlib
+import os
+import platform
 import re
 import signal
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from multigpu.ranks.calls import MESSAGES, Call, Calls
-from multigpu.ranks.process_tree import SystemThreads
+from multigpu.ranks.calls import FOLLOW_UP_PHASES, MESSAGES, Call, Span
 
 # What a backend says in a rank when another one has died: "Connection closed by peer".
 PEER_DIED = re.compile(
@@ -19,6 +21,7 @@ PEER_DIED = re.compile(
     re.IGNORECASE,
 )
 
+KEPT = 50_000  # calls of one rank, because a program may communicate for days
 NO_LIMIT = 1800.0  # seconds: torch's own limit with gloo, if the program sets none
 
 
@@ -27,13 +30,15 @@ class RankState:
     """One rank: its progress, what its threads wait for, how it ended."""
 
     rank: int
-    calls: Calls  # but for those that are forgotten
+    calls: dict[int, Call] = field(default_factory=dict)  # by its numbers, but for forgotten ones
+    record: dict[int, Call] = field(default_factory=dict)  # its last KEPT calls
+    spans: deque[Span] = field(default_factory=lambda: deque(maxlen=KEPT))
     last: Call | None = None  # the call that was begun last
     made: Counter[tuple[str, str]] = field(default_factory=Counter)  # calls by (op, group)
-    places: set[tuple[str, int]] = field(default_factory=set)  # lines that it has called from
+    places: Counter[tuple[str, int]] = field(default_factory=Counter)  # calls by line
     main: int | None = None  # native id of its main thread
-    waits: dict[int, int] = field(default_factory=dict)  # thread -> number of the call
-    ends: dict[int, float] = field(default_factory=dict)  # thread -> when its time limit ends
+    # thread -> the call that it waits for, and when the time limit of this wait ends
+    waits: dict[int, tuple[Call, float]] = field(default_factory=dict)
     joins: dict[int, int] = field(default_factory=dict)  # thread -> thread that it joins
     threads: set[int] = field(default_factory=set)  # started by the program, or communicating
     raised: Mapping[str, Any] | None = None  # its `raised` frame
@@ -45,26 +50,33 @@ class RankState:
 
     def hear(self, frame: Mapping[str, Any]) -> Call | None:
         """Take in one frame, and return the call that it is about, if any."""
-        call = self.calls.hear(frame)
-        if call is None and self.last is not None and frame.get("id") == self.last.id:
-            self.last.hear(frame)  # it is forgotten, and still the last
+        call = None
+        if frame["phase"] in FOLLOW_UP_PHASES:
+            call = self.record.get(frame["id"]) or self.calls.get(frame["id"])
+            if call is not None:
+                call.hear(frame)
         match frame["phase"]:
             case "started":
-                self.main = frame.get("thread", frame.get("pid"))
+                self.main = frame["thread"]
             case "call":
-                assert call is not None
-                self.last = call
+                call = self.last = Call.of(self.rank, frame)
+                self.calls[call.id] = self.record[call.id] = call
+                self.record.pop(call.id - KEPT, None)  # the numbers count up
                 self.threads.add(call.thread)
                 self.made[call.op, call.group] += 1
                 call.nth_alike = self.made[call.op, call.group]
-                self.places.add((call.file, call.line))
+                self.places[call.file, call.line] += 1
                 if not call.is_async:
-                    self._wait(frame)
-            case "wait":
+                    self.waits[call.thread] = call, inf
+            case "wait" if call is not None:
+                limit = frame.get("limit") or inf
+                ends = frame["time"] + limit if limit < NO_LIMIT else inf
                 self.threads.add(frame["thread"])
-                self._wait(frame)
+                self.waits[frame["thread"]] = call, ends
             case "done" | "failed":
-                self.waits = {t: n for t, n in self.waits.items() if n != frame["id"]}
+                self.waits = {t: wait for t, wait in self.waits.items() if wait[0] is not call}
+            case "span":
+                self.spans.append(Span(self.rank, frame["label"], frame["start"], frame["end"]))
             case "thread_started":
                 self.threads.add(frame["thread"])
             case "thread_ended":
@@ -85,11 +97,6 @@ class RankState:
                 self.finished = True
         return call
 
-    def _wait(self, frame: Mapping[str, Any]) -> None:
-        self.waits[frame["thread"]] = frame["id"]
-        limit = frame.get("limit") or inf
-        self.ends[frame["thread"]] = frame["time"] + limit if limit < NO_LIMIT else inf
-
     @property
     def gone(self) -> bool:
         return self.status is not None
@@ -108,21 +115,17 @@ class RankState:
         """The calls that threads of this rank wait for now; the main thread's comes first."""
         if self.gone:
             return []
-        threads = sorted(self.waits, key=lambda thread: thread != self.main)
-        return [call for call in map(self._waited_for, threads) if call]
+        waits = sorted(self.waits.items(), key=lambda wait: wait[0] != self.main)
+        return [call for _, (call, _) in waits if call.is_open]
 
     def collectives(self, group: str) -> int:
         return sum(n for (op, name), n in self.made.items() if name == group and op not in MESSAGES)
 
     def waits_until(self) -> float:
         """When the earliest time limit of this rank's waits ends."""
-        return min((self.ends[t] for t in self.waits if self._waited_for(t)), default=inf)
+        return min((end for call, end in self.waits.values() if call.is_open), default=inf)
 
-    def _waited_for(self, thread: int) -> Call | None:
-        call = self.calls.get(self.waits.get(thread, -1))
-        return call if call and call.is_open else None
-
-    def can_act(self, threads: SystemThreads) -> bool:
+    def can_act(self, threads: "SystemThreads") -> bool:
         """Whether any thread may continue without another rank.
 
         A thread counts if it is the main one, was started by the program or has communicated, or if
@@ -139,7 +142,8 @@ class RankState:
         chains = {thread: self._joined(thread) for thread in known}
         if self.over:
             chains.pop(self.main, None)  # type: ignore[arg-type]
-        held = {thread for thread, chain in chains.items() if not self._waited_for(chain[-1])}
+        in_calls = {thread for thread, (call, _) in self.waits.items() if call.is_open}
+        held = {thread for thread, chain in chains.items() if chain[-1] not in in_calls}
         # Of each thread, even when one may: the next look compares with what this one finds.
         may_act = [threads.may_act(self.rank, each) for thread in held for each in chains[thread]]
         if any(may_act):
@@ -188,3 +192,80 @@ class RankState:
         if self.over:
             word = "raised" if self.raised else "returned" if self.returned else "gone"
         return {"rank": self.rank, "state": word, "waits": waits}
+
+
+# Threads. One that waits on a lock without a time limit cannot go on unless another thread opens
+# it. One that waits for a set time, for another process or for a file, or computes, may go on
+# without this process. The difference decides whether no progress is a deadlock. Linux tells it in
+# /proc/PID/task/TID/syscall (to a parent process); where that cannot be read, every thread may go
+# on, and a deadlock that hides behind one is left to the timeout.
+
+_CALLS = {  # numbers of system calls: (futex, those that sleep for a set time)
+    "x86_64": ("202", ("35", "230")),
+    "aarch64": ("98", ("101", "115")),
+}
+FUTEX, SLEEPS = _CALLS.get(platform.machine(), ("", ()))
+AWAKE = ("running", "-1")  # -1: in no call and off its core, while a page comes or it is stopped
+EXITING = 4  # flag of a thread that is on its way out
+PRIVATE = 128  # flag of a futex that no other process can open; multiprocessing's have it not
+
+
+class SystemThreads:
+    """The threads of the ranks with these process ids, as the system shows them to a `Watch`."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._pids = pids
+        self._sleeps: dict[tuple[int, int], Any] = {}  # as they were found last
+
+    def may_act(self, rank: int, thread: int) -> bool:
+        """Whether this thread exists and may continue without another thread.
+
+        Two looks have to find it in the same sleep, because threads take turns through locks, too,
+        and one look does not see several threads at the same moment.
+        """
+        pid = self._pids[rank]
+        doing = _doing(pid, thread)
+        if doing is None:
+            return False
+        number, *arguments = doing
+        if number != FUTEX or len(arguments) < 4:
+            return True
+        _, operation, _, limit = (int(argument, 16) for argument in arguments[:4])
+        if limit != 0 or not operation & PRIVATE:
+            return True
+        turns: list[str] = []  # how often it has given up its core, of itself and otherwise
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/status") as file:
+            turns = [line for line in file if "ctxt_switches" in line]
+        before = self._sleeps.get((rank, thread))
+        self._sleeps[rank, thread] = doing, turns
+        return (doing, turns) != before
+
+    def others_work(self, rank: int, known: set[int]) -> bool:
+        """Whether a thread other than `known` computes, or sleeps for a set time."""
+        pid = self._pids[rank]
+        with contextlib.suppress(OSError):
+            others = {int(name) for name in os.listdir(f"/proc/{pid}/task")} - known
+            found = (_doing(pid, thread) for thread in others)
+            return any(doing and doing[0] in (*AWAKE, *SLEEPS) for doing in found)
+        return False
+
+    def dying(self, rank: int) -> bool:
+        """Whether the process is about to end: it was killed, or has exited.
+
+        All its threads have to end first, and on a busy machine each waits for its turn.
+        """
+        with contextlib.suppress(OSError), open(f"/proc/{self._pids[rank]}/stat") as file:
+            state, *numbers = file.read().rpartition(")")[2].split()
+            return state in "ZX" or bool(int(numbers[5]) & EXITING)
+        return False
+
+
+def _doing(pid: int, thread: int) -> list[str] | None:
+    """The system call that a thread is in, with its arguments; None if the thread is gone."""
+    folder = f"/proc/{pid}/task/{thread}"
+    try:
+        with open(f"{folder}/syscall") as file:
+            return file.read().split() or ["unknown"]
+    except OSError:
+        there = os.path.isdir(folder) or not os.path.isdir("/proc/self")
+        return ["unknown"] if there else None

@@ -40,6 +40,7 @@ from multigpu.ranks.resource_monitor import (
     own_memory,
     resource_use,
 )
+from multigpu.ranks.state import SystemThreads
 
 GLANCE = 0.02  # seconds between two looks at what the ranks have said
 LOOK = 0.05  # seconds between two looks at the resources in use
@@ -50,9 +51,11 @@ MUCH = 2**15  # bytes: no pause while they send so much at a time, as large resu
 DUMP = 2.0  # seconds for processes that are stuck to write down where they are
 BUSY_DUMP = 20.0  # the same for one that waits for a core of a busy machine
 ROOM = 2**20  # bytes that fit into the pipe of frames: a large result then takes fewer turns
-KEPT_FRAMES = 200_000  # of one process: beyond that the oldest calls are forgotten
-# What threads do: only the watch needs it, at once, and there may be very many of these frames.
-ABOUT_THREADS = ("thread_started", "thread_ended", "joining", "joined")
+# Frames that only the watch needs, and at once; there may be very many of them.
+FOR_THE_WATCH = (
+    *("call", "span", *FOLLOW_UP_PHASES),
+    *("thread_started", "thread_ended", "thread_raised", "joining", "joined"),
+)
 BROKEN = 70  # exit code of a process that could not report
 SHOWN_FAULT = 2000  # characters of a traceback of ours
 
@@ -93,9 +96,10 @@ class Supervisor:
 
         The report has ``members`` (per process: status, said, foreign, output, stack, and answer,
         the bytes that came with its phase of this name), ``excess`` (the limit that was passed),
-        ``finding``, ``left`` (names of processes that outlived their parents), ``unended`` (those
-        that could not be killed) and ``seconds``. Raises EOFError or ConnectionError when the
-        caller is gone or gave up; then, too, nothing is left running.
+        ``finding``, ``trace`` (these two from the watch), ``left`` (names of processes that
+        outlived their parents), ``unended`` (those that could not be killed) and ``seconds``.
+        Raises EOFError or ConnectionError when the caller is gone or gave up; then, too, nothing is
+        left running.
         """
         left: list[str] = []
         try:
@@ -118,6 +122,7 @@ class Supervisor:
             "members": [child.report() for child in self._children],
             "excess": excess,
             "finding": finding,
+            "trace": self._watch.trace if self._watch else None,
             "left": left,
             "unended": unended,
             "seconds": time.monotonic() - self._began,
@@ -134,7 +139,7 @@ class Supervisor:
     def _until_the_end(self) -> tuple[Excess | None, Finding | None]:
         """Why the run could not continue; neither, if all processes ended normally."""
         monitor = ResourceMonitor(self._limits, self._began, own_memory(psutil.Process()))
-        threads = process_tree.SystemThreads([child.pid for child in self._children])
+        threads = SystemThreads([child.pid for child in self._children])
         look = self._began + 4 * LOOK  # most runs are over before the first
         taken = 0
         while not self._ended():
@@ -210,7 +215,7 @@ class ChildProcess:
     """One process of a run, as its supervisor knows it: frames, output, stack, end."""
 
     def __init__(self, body: Body, number: int, *, token: bytes, limits: Limits) -> None:
-        self.said: list[dict[str, Any]] = []  # its frames
+        self.said: list[dict[str, Any]] = []  # its frames, but for those of the watch
         self.answer = b""  # the bytes that came with the phase of this name
         self.status: int | None = None  # once it is gone; negative for a signal
         self.holding = False  # it waits to be let go
@@ -254,16 +259,12 @@ class ChildProcess:
             return []
         frames = self._reader.add(part)
         for header, blob in frames:
-            if header["phase"] not in ABOUT_THREADS:
+            if header["phase"] not in FOR_THE_WATCH:
                 self.said.append(header)
             if header["phase"] == "answer":
                 self.answer = blob
             self.holding = self.holding or header["phase"] == "holding"
             self.loads_compiler = self.loads_compiler or header["phase"] == "loads_compiler"
-        if len(self.said) > KEPT_FRAMES:  # a program may communicate for days
-            half = len(self.said) // 2
-            about_calls = ("call", "span", *FOLLOW_UP_PHASES)
-            self.said[:half] = [f for f in self.said[:half] if f["phase"] not in about_calls]
         return [header for header, _ in frames]
 
     def report(self) -> dict[str, Any]:
@@ -327,7 +328,7 @@ def run_child(body: Body, number: int, write: Write, may_leave: int) -> NoReturn
 
     os._exit = reporting_exit
     thread = threading.get_native_id()
-    write({"phase": "started", "pid": pid, "thread": thread, "time": time.monotonic()})
+    write({"phase": "started", "thread": thread, "time": time.monotonic()})
     try:
         body(number, write)
         write({"phase": "ending"})

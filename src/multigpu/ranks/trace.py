@@ -7,10 +7,10 @@ results.trace.timeline()              # a picture; print(….text()) in a termin
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from multigpu.ranks.calls import ROOTED, Call, Calls, Matching, Span, Transfer
+from multigpu.ranks.calls import ROOTED, Call, Matching, Span, Transfer
 
 if TYPE_CHECKING:
     from multigpu.pictures import Picture, Table
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Trace:
     """Every call of every rank, in the order in which they were made.
 
-    If a rank makes more than about 50,000 calls, the oldest are left out.
+    If a rank makes more than 50,000 calls, the oldest are left out.
     """
 
     def __init__(
@@ -28,20 +28,6 @@ class Trace:
         self.world_size = world_size
         self.calls = tuple(sorted(calls, key=lambda call: (call.time, call.rank, call.id)))
         self.spans = tuple(sorted(spans, key=lambda span: (span.start, span.rank)))
-
-    @classmethod
-    def from_frames(cls, frames_by_rank: Sequence[Iterable[Mapping[str, Any]]]) -> "Trace":
-        """The trace from the frames of rank 0, rank 1, ..."""
-        calls: list[Call] = []
-        spans = []
-        for rank, frames in enumerate(frames_by_rank):
-            own = Calls(rank)
-            for frame in frames:
-                own.hear(frame)
-                if frame["phase"] == "span":
-                    spans.append(Span(rank, frame["label"], frame["start"], frame["end"]))
-            calls += own.values()
-        return cls(calls, spans, world_size=len(frames_by_rank))
 
     def of(self, rank: int) -> tuple[Call, ...]:
         """The calls of one rank, in its own order."""
@@ -157,7 +143,7 @@ class Trace:
             (
                 human_seconds(call.time - self.calls[0].time),
                 str(call.rank),
-                call.op if call.via in ("", call.op) else f"{call.op} ({call.via})",
+                call.op if call.via == call.op else f"{call.op} ({call.via})",
                 _data(call),
                 _partners(call),
                 call.place,

@@ -20,7 +20,7 @@ from multigpu.ranks.state import RankState
 def described(call: Call) -> str:
     """A collective in words: `all_reduce (sum) of 3 float32`."""
     words = call.op
-    if call.via not in ("", call.op):
+    if call.via != call.op:
         words += f" by {call.via}"
     if call.op in REDUCTIONS and call.reduce:
         words += f" ({call.reduce})"
@@ -61,7 +61,7 @@ def what_each_does(states: Sequence[RankState], core: Sequence[Call] = ()) -> li
 
 
 def _waiting(call: Call, world: int, its: str) -> str:
-    by = f" ({call.via})" if call.via not in ("", call.op) else ""
+    by = f" ({call.via})" if call.via != call.op else ""
     tag = f" with tag {call.tag}" if call.tag else ""  # nearly all messages have tag 0
     if call.op == "send":
         what = f"for rank {call.peer} to receive {amount(call)}{tag}{by}"
@@ -172,12 +172,12 @@ ORDER = (
 
 
 def collectives_differ(
-    name: str, sides: Sequence[Sequence[Call]], world_size: int
+    name: str, sides: Sequence[Sequence[Call]], states: Sequence[RankState]
 ) -> tuple[str, str]:
     """How the calls of one match differ, first in `name`; `sides` are those that agree."""
     first = sides[0][0]
     assert first.nth is not None
-    nth = f"{ordinal(first.nth + 1)} collective{first.in_group(world_size)}"
+    nth = f"{ordinal(first.nth + 1)} collective{first.in_group(len(states))}"
     lines = [f"the {nth} is not the same on all ranks:"]
     for side in sides:
         by_place: dict[tuple[str, int, str], list[Call]] = defaultdict(list)
@@ -187,10 +187,11 @@ def collectives_differ(
             who = ranks_in_words(call.rank for call in same)
             lines.append(f"  {who}: {described(same[0])}, {same[0].place}")
     calls = [call for side in sides for call in side]
+    one_line = len({(call.file, call.line) for call in calls}) == 1
     if name == "root" and all(call.root == call.rank for call in calls):
         usually = "each rank passed its own rank as the root. All ranks must pass the same root."
-    elif name in ("dtype", "numel") and len({(call.file, call.line) for call in calls}) > 1:
-        usually = ORDER
+    elif name == "op" or (name in ("dtype", "numel") and not one_line):
+        usually = fewer_steps(sides, states) or ORDER
     else:
         usually = DIFFER[name]
     return "\n".join(lines), usually
@@ -199,7 +200,6 @@ def collectives_differ(
 DIFFER = {
     "wanted": "the ranks called new_group with different lists of ranks. Every rank must create "
     "every group, with the same list and in the same order, including groups it is not in.",
-    "op": ORDER,
     "root": "all ranks must pass the same root, but it was computed from something that differs.",
     "reduce": "`op` must be the same on all ranks.",
     "dtype": "the tensor was created or converted differently on one rank (a Python number, "
@@ -207,6 +207,29 @@ DIFFER = {
     "numel": "the ranks hold pieces of different sizes (uneven batches, a shorter last one): pad, "
     "or exchange the sizes first. Or they pass the same tensors in different orders.",
 }
+
+
+def fewer_steps(sides: Sequence[Sequence[Call]], states: Sequence[RankState]) -> str:
+    """The counts, where some ranks are at a new line and others go on at one that both know.
+
+    The first have left a loop, or they alone make this call. Empty for other differences.
+    """
+    if len(sides) > 2:
+        return ""
+    for inside, left in (sides, sides[::-1]):
+        line = inside[0].file, inside[0].line
+        count = states[inside[0].rank].places[line]
+        made = {states[call.rank].places[line] for call in left}
+        known = any(states[i.rank].places[call.file, call.line] for i in inside for call in left)
+        if len(made) == 1 and 0 < min(made) < count and not known:
+            ahead = ranks_in_words(call.rank for call in left)
+            return (
+                f"{ahead} made {counted(min(made), 'call')} at {inside[0].place}, and rank "
+                f"{inside[0].rank} made {count}. Either {ahead} had fewer batches and left the "
+                "loop, which DistributedSampler, drop_last=True or DistributedDataParallel's "
+                f"join() prevents, or only {ahead} reached {left[0].place}."
+            )
+    return ""
 
 
 def message_differs(send: Call, receive: Call) -> tuple[str, str]:

@@ -25,7 +25,7 @@ def ending(rank, *said, status):
 
 def refuse(endings):
     finding = Finding("exit", (0,), "rank 0 ended")
-    refuse_bad_endings(endings, finding, Trace.from_frames([[] for _ in endings]))
+    refuse_bad_endings(endings, finding, Trace([], world_size=len(endings)))
 
 
 def test_who_has_said_that_it_leaves_has_left_also_while_its_process_is_there_still():

@@ -81,6 +81,15 @@ def test_memory_is_limited(program, capsys):
     assert "OutOfMemoryError" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "text", ['dist.init_process_group("gloo")', 'int(os.environ["LOCAL_RANK"])', "1 / 0"]
+)
+def test_in_one_process_a_script_for_torchrun_is_told_to_give_nproc(program, capsys, text):
+    path = program(f"import os\nimport torch.distributed as dist\n{text}\n")
+    assert main(["run", "--gpus", "2", path]) == 1
+    assert ("--nproc 2" in capsys.readouterr().err) == (text != "1 / 0")
+
+
 def test_a_script_for_torchrun_and_nccl_trains(program, capsys):
     ending = "print(rank, loss.device, dist.get_backend())\ndist.destroy_process_group()\n"
     path = program(textwrap.dedent(TRAINING) + ending, before=SETUP)
@@ -165,7 +174,8 @@ def test_a_hang_is_proven_with_ranks_and_lines(program, tmp_path, capsys):
     assert "http" not in page.replace("http://www.w3.org", "")
 
 
-def test_torchrun_s_command_line_is_understood(program, tmp_path, capsys):
+@pytest.mark.parametrize("command", [["torchrun"], ["python3", "-m", "torch.distributed.run"]])
+def test_torchrun_s_command_line_is_understood(program, tmp_path, capsys, command):
     text = """
         import sys
         import torch
@@ -175,7 +185,7 @@ def test_torchrun_s_command_line_is_understood(program, tmp_path, capsys):
         print(dist.get_world_size(), sys.argv[1:], torch.cuda.is_available())
     """
     out = tmp_path / "trace.json"
-    asked = ["--out", str(out), "--", "torchrun", "--standalone", "--nproc_per_node=2"]
+    asked = ["--out", str(out), "--", *command, "--standalone", "--nproc_per_node=2"]
     assert main(["trace", *asked, program(text), "--epochs", "1"]) == 0
     assert "rank 1 | 2 ['--epochs', '1'] False" in capsys.readouterr().out
     events = json.loads(out.read_text())["traceEvents"]

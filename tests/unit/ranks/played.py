@@ -36,15 +36,12 @@ class Play:
         self.now = 100.0
         self.numbers = count()
         self.nth = {}
-        self.frames = [[] for _ in self.world]
         for rank in self.world:
-            self.say(rank, phase="started", pid=1000 + rank, thread=MAIN)
+            self.say(rank, phase="started", thread=MAIN)
 
     def say(self, rank, **frame):
         self.now += 1e-4
-        frame = {"time": self.now, **frame}
-        self.frames[rank].append(frame)
-        self.watch.hear(rank, frame)
+        self.watch.hear(rank, {"time": self.now, **frame})
 
     def begin(self, rank, op, *, group="0", members=None, thread=MAIN, line=None, **details):
         """A call, not waited for. Returns its number."""

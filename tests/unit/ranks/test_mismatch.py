@@ -39,6 +39,30 @@ def test_the_odd_one_out_is_named(play, odd, details, says):
     assert all(part in other for part in (*says, "train.py:6"))
 
 
+def test_a_rank_that_is_behind_a_loop_in_which_others_go_on_is_named_with_its_count(play):
+    run = play(3)
+    for _ in range(2):
+        run.all("all_reduce", line=41)
+    run.call(1, "barrier", line=50)
+    for rank in (0, 2):
+        run.call(rank, "all_reduce", line=41)
+    found = run.look()
+    assert (found.kind, found.ranks) == ("mismatch", (1,))
+    # Rank 1 made 2 calls at line 41, rank 0 made 3. Rank 1 left the loop, or alone is at line 50.
+    assert numbers_in(found.usually) == [1, 2, 41, 0, 3, 1, 1, 50]
+    assert all(part in found.usually for part in ("fewer batches", "drop_last", "join()"))
+
+
+def test_a_rank_that_makes_an_extra_call_has_not_left_a_loop(play):
+    run = play(2)
+    for _ in range(2):
+        run.all("all_reduce", line=41)
+        run.all("barrier", line=50)
+    run.call(0, "all_reduce", line=41)
+    run.call(1, "barrier", line=50)
+    assert "order" in run.look().usually
+
+
 def test_another_root(play):
     run = play(3)
     for rank in run.world:

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from multigpu.ranks.process_tree import SystemThreads
+from multigpu.ranks.state import SystemThreads
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"),
