@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from multigpu.devices.gpu import CPU, gpu_at, named
+from multigpu.devices.gpu import CPU, cuda_index, gpu_at
 
 Tensor = torch.Tensor
 
@@ -24,10 +24,7 @@ def _real(tensor: Tensor) -> Tensor:
 
 def _gpus(devices: Sequence[Any]) -> list[torch.device]:
     """The GPUs that are named by devices, strings or numbers."""
-    for device in map(named, devices):
-        if device.type != "cuda":
-            raise ValueError(f"Expected a cuda device, but got: {device}")
-    return [gpu_at(named(device).index).device for device in devices]
+    return [gpu_at(cuda_index(device)).device for device in devices]
 
 
 def broadcast(tensor: Tensor, devices: Sequence[Any]) -> tuple[Tensor, ...]:
