@@ -28,7 +28,7 @@ from multigpu.devices.gate import (
     takes_over,
     with_operators,
 )
-from multigpu.devices.gpu import CPU, core_device, gpu_of, named, running, virtual_machine
+from multigpu.devices.gpu import CPU, core_device, gpu_of, named, running
 from multigpu.devices.tensor import VirtualTensor
 
 # Properties' getters and setters are functions of torch like any other. Type hints leave them out,
@@ -40,9 +40,7 @@ _dist: Any = dist
 @takes_over(torch.device)
 def make_device(func: Any, args: Args, kwargs: Kwargs) -> torch.device:
     """`torch.device(1)` is cuda:1, as on a machine with GPUs."""
-    if virtual_machine() is not None and not kwargs and len(args) == 1:
-        return named(args[0])
-    return torch.device(*args, **kwargs)
+    return named(*args) if not kwargs and len(args) == 1 else torch.device(*args, **kwargs)
 
 
 # Moving
@@ -50,24 +48,23 @@ def make_device(func: Any, args: Args, kwargs: Kwargs) -> torch.device:
 
 def moved(tensor: torch.Tensor, device: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
     """`tensor.to(device, dtype)` for stand-ins, in which interception is off."""
-    core = core_device(device) if virtual_machine() is not None else CPU
-    return run_in_core(torch.Tensor.to, (tensor, core, dtype or tensor.dtype), {})  # type: ignore[no-any-return]
+    options = (core_device(device), dtype or tensor.dtype)
+    return run_in_core(torch.Tensor.to, (tensor, *options), {})  # type: ignore[no-any-return]
 
 
 @takes_over(torch.Tensor.to, torch.Tensor.cpu)
 def to(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`tensor.to(...)` in all its forms, and `tensor.cpu()`."""
-    if virtual_machine() is not None:
-        if isinstance(args[0], UninitializedTensorMixin):
-            lazy = args[0]
-            with gate.functions():
-                empty = torch.empty(0, dtype=lazy.dtype, device=lazy.device)
-                like = func(empty, *args[1:], **kwargs)
-                return type(lazy)(lazy.requires_grad, like.device, like.dtype)
-        if len(args) > 1 and isinstance(args[1], (str, int, torch.device)):
-            args = (args[0], core_device(args[1]), *args[2:])
-        elif kwargs.get("device") is not None:
-            kwargs = {**kwargs, "device": core_device(kwargs["device"])}
+    if isinstance(args[0], UninitializedTensorMixin):
+        lazy = args[0]
+        with gate.functions():
+            empty = torch.empty(0, dtype=lazy.dtype, device=lazy.device)
+            like = func(empty, *args[1:], **kwargs)
+            return type(lazy)(lazy.requires_grad, like.device, like.dtype)
+    if len(args) > 1 and isinstance(args[1], (str, int, torch.device)):
+        args = (args[0], core_device(args[1]), *args[2:])
+    elif kwargs.get("device") is not None:
+        kwargs = {**kwargs, "device": core_device(kwargs["device"])}
     return run_in_core(func, args, kwargs)
 
 
@@ -91,14 +88,11 @@ def module_to(plain: Callable[..., Any]) -> Callable[..., Any]:
 @takes_over(torch.Tensor.cuda)
 def cuda(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`tensor.cuda(device=None, non_blocking=False, memory_format=...)`."""
-    if virtual_machine() is None:
-        return func(*args, **kwargs)
     tensor, *rest = args
     options = dict(zip(("device", "non_blocking"), rest, strict=False)) | kwargs
-    device = options.pop("device", None)
-    return to(
-        torch.Tensor.to, (tensor,), {**options, "device": "cuda" if device is None else device}
-    )
+    if options.get("device") is None:
+        options["device"] = "cuda"
+    return to(torch.Tensor.to, (tensor,), options)
 
 
 # Made from Python numbers: on the CPU, then copied to the GPU, as under CUDA. The core puts the
@@ -108,8 +102,6 @@ def cuda(func: Any, args: Args, kwargs: Kwargs) -> Any:
 @takes_over(torch.tensor, torch.as_tensor, torch.asarray)
 def from_values(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`torch.tensor(values, dtype=..., device=..., requires_grad=...)`."""
-    if virtual_machine() is None:
-        return func(*args, **kwargs)
     if kwargs.get("device") is None:  # PyTorch does not tell whether there is a virtual tensor
         return run_in_core(func, args, kwargs)
     return call(func, (), args, kwargs)
@@ -271,8 +263,6 @@ def type_(func: Any, args: Args, kwargs: Kwargs) -> Any:
 @takes_over(torch.Tensor.is_pinned)
 def is_pinned(func: Any, args: Args, kwargs: Kwargs) -> bool:
     """`tensor.is_pinned()`: pinned memory is only marked as such (see gate.py)."""
-    if virtual_machine() is None:
-        return bool(func(*args, **kwargs))
     tensor = args[0]
     if isinstance(tensor, VirtualTensor) or tensor.layout is not torch.strided:
         return False
@@ -283,8 +273,6 @@ def is_pinned(func: Any, args: Args, kwargs: Kwargs) -> bool:
 def pin_memory(func: Any, args: Args, kwargs: Kwargs) -> torch.Tensor:
     """`tensor.pin_memory()`: a copy in pinned memory, or the tensor itself if it is there."""
     tensor: torch.Tensor = args[0]
-    if virtual_machine() is None:
-        return func(*args, **kwargs)  # type: ignore[no-any-return]
     if isinstance(tensor, VirtualTensor):
         raise RuntimeError(f"cannot pin '{tensor.type()}' only dense CPU tensors can be pinned")
     return tensor if is_pinned(None, (tensor,), {}) else pinned(tensor.clone())

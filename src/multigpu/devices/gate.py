@@ -78,6 +78,8 @@ class Gate(TorchFunctionMode, TorchDispatchMode):  # type: ignore[no-untyped-cal
 
     def handle(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """The result of torch function `func`, which may name virtual GPUs."""
+        if virtual_machine() is None and VirtualTensor not in types:
+            return func(*args, **(kwargs or {}))  # in a thread that has outlived the machine
         stand_in = _stand_ins.get(func)
         if stand_in is not None:
             return stand_in(func, args, kwargs or {})
@@ -153,8 +155,6 @@ VirtualTensor.gate = gate
 
 def call(func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
     """The result of a torch function without a stand-in."""
-    if virtual_machine() is None:
-        return run_in_core(func, args, kwargs) if VirtualTensor in types else func(*args, **kwargs)
     if kwargs.get("pin_memory"):
         return pinned(call(func, types, args, {**kwargs, "pin_memory": False}))
     device = kwargs.get("device")

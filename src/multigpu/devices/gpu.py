@@ -206,7 +206,7 @@ def named(device: Any) -> torch.device:
 def core_device(device: Any) -> torch.device:
     """What the core must be given for `device`: a GPU's carrier, the CPU, or `device` itself."""
     device = named(device)
-    if device.type == "cuda":
+    if device.type == "cuda" and entered:
         return gpu_at(device.index).carrier
     return CPU if device.type == "cpu" else device
 
