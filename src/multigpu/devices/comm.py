@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.cuda.comm
+import torch.nn.parallel.comm
 
 from multigpu.devices.gpu import CPU, cuda_index, gpu_at
 
@@ -114,10 +116,11 @@ def gather(tensors: Sequence[Tensor], dim: int = 0, destination: Any = None) -> 
     return gathered
 
 
-# What each replaces in torch.nn.parallel.comm, and where that was imported from there.
-STAND_INS = {
+_STAND_INS = {
     "broadcast": broadcast,
     "broadcast_coalesced": broadcast_coalesced,
     "gather": gather,
     "scatter": scatter,
 }
+# What replaces what; torch.cuda.comm has imported some of them
+REPLACEMENTS = [(torch.nn.parallel.comm, _STAND_INS), (torch.cuda.comm, _STAND_INS)]

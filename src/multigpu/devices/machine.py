@@ -12,9 +12,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
-import torch.cuda.comm
 import torch.distributed as dist
-import torch.nn.parallel.comm
 from torch.autograd import graph
 from torch.autograd.function import BackwardCFunction
 from torch.distributed import rpc
@@ -260,15 +258,11 @@ _undo = contextlib.ExitStack()  # puts everything back, last change first
 def _switch_on() -> None:
     """Replace torch's functions; after an error nothing stays replaced."""
     try:
-        for module, replacements in torch_cuda.REPLACEMENTS:
+        for module, replacements in (*torch_cuda.REPLACEMENTS, *comm.REPLACEMENTS):
             for name, value in replacements.items():
                 if hasattr(module, name):
                     _replace(module, name, value)
         _replace(torch._C, "_cuda_setStream", torch_cuda.set_stream_by_id)  # also without CUDA
-        for module in (torch.nn.parallel.comm, torch.cuda.comm):
-            for name, value in comm.STAND_INS.items():
-                if hasattr(module, name):
-                    _replace(module, name, value)
         _replace(torch.UntypedStorage, "to", storage_to)
         _wrap(torch.nn.Module, "to", functions.module_to)
         for lazy in (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer):
