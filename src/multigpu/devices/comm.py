@@ -11,8 +11,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.cuda.comm
+import torch.nn.parallel.comm
 
-from multigpu.devices.gpu import CPU, gpu_at, named
+from multigpu.devices.gpu import CPU, cuda_index, gpu_at
 
 Tensor = torch.Tensor
 
@@ -24,10 +26,7 @@ def _real(tensor: Tensor) -> Tensor:
 
 def _gpus(devices: Sequence[Any]) -> list[torch.device]:
     """The GPUs that are named by devices, strings or numbers."""
-    for device in map(named, devices):
-        if device.type != "cuda":
-            raise ValueError(f"Expected a cuda device, but got: {device}")
-    return [gpu_at(named(device).index).device for device in devices]
+    return [gpu_at(cuda_index(device)).device for device in devices]
 
 
 def broadcast(tensor: Tensor, devices: Sequence[Any]) -> tuple[Tensor, ...]:
@@ -117,10 +116,11 @@ def gather(tensors: Sequence[Tensor], dim: int = 0, destination: Any = None) -> 
     return gathered
 
 
-# What each replaces in torch.nn.parallel.comm, and where that was imported from there.
-STAND_INS = {
+_STAND_INS = {
     "broadcast": broadcast,
     "broadcast_coalesced": broadcast_coalesced,
     "gather": gather,
     "scatter": scatter,
 }
+# What replaces what; torch.cuda.comm has imported some of them
+REPLACEMENTS = [(torch.nn.parallel.comm, _STAND_INS), (torch.cuda.comm, _STAND_INS)]

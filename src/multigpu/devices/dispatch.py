@@ -3,7 +3,7 @@
 Every operator that touches a virtual GPU ends here, below autograd: all tensors are checked to be
 on one GPU, the operator runs on their data, the results are put on that GPU. Facts about an
 operator are worked out once, in its OperatorPlan. The few operators with their own rules are at the
-end: copies between devices, products of integers, filling, `set_`.
+end: copies between devices, products of integers, filling.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import contextlib
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -52,7 +51,7 @@ _INSTEAD: dict[str, Callable[..., Any]] = {
     **sync_batch_norm.OPERATORS,
 }
 _RESHAPING = {"resize_", "resize_as_", "set_", "resize_as_sparse_", "sparse_resize_"}
-_HALF = (torch.float16, torch.bfloat16)
+HALF = (torch.float16, torch.bfloat16)
 # What CPU kernels say of an index or a label that only CUDA's kernels would see.
 _ASSERTED = re.compile(r"(?<!Dimension )out of (bounds|range)|valid range|between 0 and 1")
 _NO_KERNEL = ("not implemented for 'Half'", "not implemented for 'BFloat16'", "primitive")
@@ -76,53 +75,37 @@ def special(*names: str) -> Callable[[Special], Special]:
     return mark
 
 
-@dataclass(slots=True)
 class OperatorPlan:
-    """How to run one operator."""
+    """How to run the operator `func` (an OpOverload)."""
 
-    name: str
-    argument_names: tuple[str, ...]
-    mutates: bool
-    reshapes: bool  # it may change the shape or the storage of an argument
-    elementwise: bool
-    generator: bool  # it draws random numbers and takes a generator
-    operator: Any  # what to run: the operator, or one that does the same on virtual GPUs
-    takes_numbers: bool  # as tensors without a dimension, on the CPU
-    cpu_result: int | None
-    asserts: bool  # its indices or labels are checked only on the GPU
-    composite: bool  # it is made of other operators
-    view: bool  # it takes no number out of a tensor
-    special: Special | None
-
-    @classmethod
-    def of(cls, func: Any) -> OperatorPlan:
-        """The plan of operator `func` (an OpOverload)."""
+    def __init__(self, func: Any) -> None:
         schema = func._schema
-        name = schema.name.split("::")[1]
-        names = tuple(argument.name for argument in schema.arguments)
-        operator = _with_generator(func, names)
-        return cls(
-            name=name,
-            argument_names=names,
-            mutates=schema.is_mutable,
-            reshapes=(
-                name in _RESHAPING
-                or torch.Tag.inplace_view in func.tags
-                or any(argument.is_out for argument in schema.arguments)
-            ),
-            elementwise=torch.Tag.pointwise in func.tags,
-            generator=operator is not func or "generator" in names,
-            operator=_INSTEAD.get(name, operator),
-            takes_numbers=name.removesuffix("_") not in _NO_NUMBERS,
-            cpu_result=_CPU_RESULT.get(name),
-            asserts=any(
-                argument.name in ("index", "indices", "target") and "Tensor" in str(argument.type)
-                for argument in schema.arguments
-            ),
-            # PyTorch 2.11 has no answer for `prim::device`, which C++ asks of a fake tensor.
-            composite=func.namespace != "prim" and func.has_kernel_for_dispatch_key(_COMPOSITE),
-            view=not schema.is_mutable and any(each.alias_info for each in schema.returns),
-            special=_specials.get(name),
+        self.name: str = schema.name.split("::")[1]
+        self.argument_names = tuple(argument.name for argument in schema.arguments)
+        self.special = _specials.get(self.name)
+        # What to run: the operator, or one that does the same on virtual GPUs
+        operator = _with_generator(func, self.argument_names)
+        self.operator = _INSTEAD.get(self.name, operator)
+        self.generator = operator is not func or "generator" in self.argument_names
+        self.elementwise = torch.Tag.pointwise in func.tags
+        self.mutates = schema.is_mutable
+        self.reshapes = (  # may change the shape or the storage of an argument
+            self.name in _RESHAPING
+            or torch.Tag.inplace_view in func.tags
+            or any(argument.is_out for argument in schema.arguments)
+        )
+        # A view takes no number out of a tensor.
+        self.view = not schema.is_mutable and any(each.alias_info for each in schema.returns)
+        # Made of other operators. (PyTorch 2.11 has no answer for `prim::device`, which C++ asks
+        # of a fake tensor.)
+        self.composite = func.namespace != "prim" and func.has_kernel_for_dispatch_key(_COMPOSITE)
+        # Takes tensors without a dimension, on the CPU, for numbers
+        self.takes_numbers = self.name.removesuffix("_") not in _NO_NUMBERS
+        self.cpu_result = _CPU_RESULT.get(self.name)
+        # Only the GPU checks its indices or labels.
+        self.asserts = any(
+            argument.name in ("index", "indices", "target") and "Tensor" in str(argument.type)
+            for argument in schema.arguments
         )
 
 
@@ -150,9 +133,7 @@ class Filling:
 
     def __init__(self, tensor: VirtualTensor, tell: Callable[[], None]) -> None:
         self.tell = tell
-        self._first, self._end = bytes_of(tensor)
-        self._key = storage_of(tensor)
-        # As long as there is a weak reference no other storage has this number.
+        self._first, self._end = addresses_of(tensor)
         self._storage: Any = StorageWeakRef(tensor._data.untyped_storage())  # type: ignore[no-untyped-call]
         in_flight[:] = [other for other in in_flight if not other._storage.expired()]
         in_flight.append(self)
@@ -164,26 +145,20 @@ class Filling:
 
     def is_taken_by(self, tensor: VirtualTensor) -> bool:
         """Whether an operator on ``tensor`` takes some of the data."""
-        first, end = bytes_of(tensor)
-        return storage_of(tensor) == self._key and first < self._end and self._first < end
+        first, end = addresses_of(tensor)
+        return first < self._end and self._first < end and not self._storage.expired()
 
 
 in_flight: list[Filling] = []
 
 
-def storage_of(tensor: VirtualTensor) -> int:
-    """What tensors have in common that share their data."""
-    return tensor._data.untyped_storage()._cdata  # type: ignore[no-any-return]
-
-
-def bytes_of(tensor: VirtualTensor) -> tuple[int, int]:
-    """Where a tensor begins and ends in its storage."""
-    data, size = tensor._data, tensor._data.element_size()
-    first = int(data.storage_offset()) * size
+def addresses_of(tensor: VirtualTensor) -> tuple[int, int]:
+    """Those of a tensor's first byte, and of the byte after its last one."""
+    data, first = tensor._data, tensor._data.data_ptr()
     if not data.numel():
         return first, first
     last = sum((n - 1) * stride for n, stride in zip(data.shape, data.stride(), strict=True))
-    return first, first + (int(last) + 1) * size
+    return first, first + (last + 1) * data.element_size()
 
 
 def note_uses(args: Args, kwargs: Kwargs) -> None:
@@ -199,7 +174,7 @@ def run(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """The result of operator `func`, on the GPU of its arguments."""
     plan = _plans.get(func)
     if plan is None:
-        plan = _plans[func] = OperatorPlan.of(func)
+        plan = _plans[func] = OperatorPlan(func)
     if in_flight and not plan.view:
         note_uses(args, kwargs)
     with torch._C.DisableTorchFunction():
@@ -334,16 +309,16 @@ def _run_on_data(plan: OperatorPlan, data: list[Any], named_data: Kwargs, gpu: G
         halves = {
             leaf.dtype
             for leaf in tree_leaves((data, named_data))
-            if isinstance(leaf, torch.Tensor) and leaf.dtype in _HALF
+            if isinstance(leaf, torch.Tensor) and leaf.dtype in HALF
         }
         if plan.mutates or not halves or not any(text in str(error) for text in _NO_KERNEL):
             raise
     dtype = halves.pop()
 
     def wider(value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.dtype in _HALF:
+        if isinstance(value, torch.Tensor) and value.dtype in HALF:
             return value.float()
-        return torch.float32 if value in _HALF else value
+        return torch.float32 if value in HALF else value
 
     def narrower(value: Any) -> Any:
         is_wide = isinstance(value, torch.Tensor) and value.dtype is torch.float32
@@ -483,18 +458,4 @@ def fill(plan: OperatorPlan, func: Any, args: Args, kwargs: Kwargs) -> Any:
             device = CPU if gpu is None else gpu.carrier
             moved = to_copy(plan, torch.ops.aten._to_copy.default, (number,), {"device": device})
             args = (*args[:position], moved, *args[position + 1 :])
-    return run_plainly(plan, args, kwargs)
-
-
-@special("set_")
-def set_(plan: OperatorPlan, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """`tensor.set_(storage, offset, size, stride)`, which `torch.load` ends in."""
-    tensor, *rest = args
-    source = rest[0] if rest else None
-    if isinstance(source, torch.UntypedStorage) and source.device != tensor.device:
-        raise RuntimeError(
-            f'Attempted to set the storage of a tensor on device "{tensor.device}" to a storage '
-            f'on different device "{source.device}".  This is no longer allowed; the devices '
-            "must match."
-        )
     return run_plainly(plan, args, kwargs)

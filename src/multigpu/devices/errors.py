@@ -1,6 +1,9 @@
-"""CUDA's errors in their original words, so that a mistake looks the same here as on a real GPU."""
+"""What a mistake raises, in CUDA's own words, and what virtual GPUs refuse."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn
 
 import torch
 
@@ -97,7 +100,9 @@ def different_devices(
 ) -> RuntimeError:
     """`operator` got `first` and, as its argument `argument`, `other` on another device."""
     if operator == "convolution" and other.is_cuda != first.is_cuda and argument == "weight":
-        return _convolution(first, other)
+        types = f"Input type ({type_name(first)}) and weight type ({type_name(other)})"
+        or_else = " or input should be a MKLDNN tensor and weight is a dense tensor"
+        return RuntimeError(f"{types} should be the same{'' if first.is_cuda else or_else}")
     if operator.startswith(("index", "_index_put", "_unsafe_index")) and argument == "indices":
         return RuntimeError(
             "indices should be either on cpu or on the same device as the indexed tensor "
@@ -122,14 +127,6 @@ def different_devices(
         f"tensors on {first.device} (when checking argument in method "
         f"wrapper_CUDA_{_RUN_AS.get(operator, operator)})"
     )
-
-
-def _convolution(images: torch.Tensor, weight: torch.Tensor) -> RuntimeError:
-    types = type_name(images), type_name(weight)
-    message = f"Input type ({types[0]}) and weight type ({types[1]}) should be the same"
-    if not images.is_cuda:
-        message += " or input should be a MKLDNN tensor and weight is a dense tensor"
-    return RuntimeError(message)
 
 
 def type_name(tensor: torch.Tensor) -> str:
@@ -159,21 +156,6 @@ def gradient_elsewhere(gradient: torch.device, tensor: torch.device) -> RuntimeE
         f"attempting to assign a gradient located on device with index '{gradient.index}' to a "
         f"tensor located on device with index '{tensor.index}'. Please ensure that the gradient "
         "and the tensor are on the same device"
-    )
-
-
-def no_export() -> RuntimeError:
-    """torch.export gets something on a virtual GPU."""
-    return RuntimeError(
-        "torch.export does not work on virtual GPUs: it would trace a GPU that does not exist. "
-        "Export the model and its example inputs on the CPU: model.cpu(), input.cpu()."
-    )
-
-
-def no_dlpack() -> BufferError:
-    """Another library asks for the data of a virtual GPU."""
-    return BufferError(
-        "the data of a virtual GPU cannot be exported: copy them to the CPU with .cpu()"
     )
 
 
@@ -212,9 +194,37 @@ def out_of_memory(
     )
 
 
-def no_rpc() -> RuntimeError:
-    """Tensors on GPUs in remote calls."""
-    return RuntimeError(
-        "remote calls (torch.distributed.rpc) carry no tensors of virtual GPUs: move a tensor to "
-        "the CPU before it is sent or returned, with .cpu(), and to the GPU again afterwards."
-    )
+# What virtual GPUs cannot do, and would fail at in a way that is hard to understand
+
+
+def refusing(message: str, kind: type[Exception] = RuntimeError) -> Callable[..., NoReturn]:
+    """Stands in for a function or a class that virtual GPUs do not have."""
+
+    def refuse(*args: object, **kwargs: object) -> NoReturn:
+        raise kind(message)
+
+    return refuse
+
+
+no_compile = refusing(
+    "torch.compile does not work on virtual GPUs: it would generate code for a GPU that does not "
+    "exist. Run the model without it; results are the same."
+)
+no_ddp_precision = refusing(
+    "DistributedDataParallel(mixed_precision=...) does not work on virtual GPUs. Use "
+    "torch.autocast instead."
+)
+no_dlpack = refusing(
+    "the data of a virtual GPU cannot be exported: copy them to the CPU with .cpu()", BufferError
+)
+no_export = refusing(
+    "torch.export does not work on virtual GPUs: it would trace a GPU that does not exist. "
+    "Export the model and its example inputs on the CPU: model.cpu(), input.cpu()."
+)
+no_rpc = refusing(
+    "remote calls (torch.distributed.rpc) carry no tensors of virtual GPUs: move a tensor to the "
+    "CPU before it is sent or returned, with .cpu(), and to the GPU again afterwards."
+)
+no_sharing = refusing(
+    "a tensor on a virtual GPU cannot be sent to another process: send tensor.cpu()."
+)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -20,7 +20,6 @@ from torch.utils._pytree import tree_leaves
 from multigpu.devices import errors
 from multigpu.devices.dispatch import Args, Kwargs
 from multigpu.devices.gate import (
-    StandIn,
     call,
     gate,
     intercepted,
@@ -29,22 +28,19 @@ from multigpu.devices.gate import (
     takes_over,
     with_operators,
 )
-from multigpu.devices.gpu import CPU, core_device, gpu_of, named, running, virtual_machine
+from multigpu.devices.gpu import CPU, core_device, gpu_of, named, running
 from multigpu.devices.tensor import VirtualTensor
 
-# Properties, whose getters and setters are functions of torch like any other.
-_data: Any = torch.Tensor.data
-_grad: Any = torch.Tensor.grad
-_device: Any = torch.Tensor.device
-_dist: Any = dist  # its type hints leave out what DistributedDataParallel uses
+# Properties' getters and setters are functions of torch like any other. Type hints leave them out,
+# and what DistributedDataParallel uses.
+_Tensor: Any = torch.Tensor
+_dist: Any = dist
 
 
 @takes_over(torch.device)
 def make_device(func: Any, args: Args, kwargs: Kwargs) -> torch.device:
     """`torch.device(1)` is cuda:1, as on a machine with GPUs."""
-    if virtual_machine() is not None and not kwargs and len(args) == 1:
-        return named(args[0])
-    return torch.device(*args, **kwargs)
+    return named(*args) if not kwargs and len(args) == 1 else torch.device(*args, **kwargs)
 
 
 # Moving
@@ -52,24 +48,23 @@ def make_device(func: Any, args: Args, kwargs: Kwargs) -> torch.device:
 
 def moved(tensor: torch.Tensor, device: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
     """`tensor.to(device, dtype)` for stand-ins, in which interception is off."""
-    core = core_device(device) if virtual_machine() is not None else CPU
-    return run_in_core(torch.Tensor.to, (tensor, core, dtype or tensor.dtype), {})  # type: ignore[no-any-return]
+    options = (core_device(device), dtype or tensor.dtype)
+    return run_in_core(torch.Tensor.to, (tensor, *options), {})  # type: ignore[no-any-return]
 
 
-@takes_over(torch.Tensor.to)
+@takes_over(torch.Tensor.to, torch.Tensor.cpu)
 def to(func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """`tensor.to(...)` in all its forms."""
-    if virtual_machine() is not None:
-        if isinstance(args[0], UninitializedTensorMixin):
-            lazy = args[0]
-            with gate.functions():
-                empty = torch.empty(0, dtype=lazy.dtype, device=lazy.device)
-                like = func(empty, *args[1:], **kwargs)
-                return type(lazy)(lazy.requires_grad, like.device, like.dtype)
-        if len(args) > 1 and isinstance(args[1], (str, int, torch.device)):
-            args = (args[0], core_device(args[1]), *args[2:])
-        elif kwargs.get("device") is not None:
-            kwargs = {**kwargs, "device": core_device(kwargs["device"])}
+    """`tensor.to(...)` in all its forms, and `tensor.cpu()`."""
+    if isinstance(args[0], UninitializedTensorMixin):
+        lazy = args[0]
+        with gate.functions():
+            empty = torch.empty(0, dtype=lazy.dtype, device=lazy.device)
+            like = func(empty, *args[1:], **kwargs)
+            return type(lazy)(lazy.requires_grad, like.device, like.dtype)
+    if len(args) > 1 and isinstance(args[1], (str, int, torch.device)):
+        args = (args[0], core_device(args[1]), *args[2:])
+    elif kwargs.get("device") is not None:
+        kwargs = {**kwargs, "device": core_device(kwargs["device"])}
     return run_in_core(func, args, kwargs)
 
 
@@ -93,14 +88,11 @@ def module_to(plain: Callable[..., Any]) -> Callable[..., Any]:
 @takes_over(torch.Tensor.cuda)
 def cuda(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`tensor.cuda(device=None, non_blocking=False, memory_format=...)`."""
-    if virtual_machine() is None:
-        return func(*args, **kwargs)
     tensor, *rest = args
     options = dict(zip(("device", "non_blocking"), rest, strict=False)) | kwargs
-    device = options.pop("device", None)
-    return to(
-        torch.Tensor.to, (tensor,), {**options, "device": "cuda" if device is None else device}
-    )
+    if options.get("device") is None:
+        options["device"] = "cuda"
+    return to(torch.Tensor.to, (tensor,), options)
 
 
 # Made from Python numbers: on the CPU, then copied to the GPU, as under CUDA. The core puts the
@@ -110,28 +102,9 @@ def cuda(func: Any, args: Args, kwargs: Kwargs) -> Any:
 @takes_over(torch.tensor, torch.as_tensor, torch.asarray)
 def from_values(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`torch.tensor(values, dtype=..., device=..., requires_grad=...)`."""
-    if virtual_machine() is None:
-        return func(*args, **kwargs)
-    values = args[0] if args else kwargs["obj" if func is torch.asarray else "data"]
-    device = kwargs.get("device")
-    if isinstance(values, VirtualTensor):
-        return _from_tensor(func, values, kwargs, None if device is None else core_device(device))
-    return run_in_core(func, args, kwargs) if device is None else call(func, (), args, kwargs)
-
-
-def _from_tensor(
-    func: Any, values: VirtualTensor, kwargs: Kwargs, core: torch.device | None
-) -> Any:
-    """From a tensor that is on a GPU already: stays there unless told otherwise."""
-    options = {"device": core or values._gpu.carrier}
-    if kwargs.get("dtype") is not None:
-        options["dtype"] = kwargs["dtype"]
-    made = run_in_core(torch.Tensor.to, (values,), options)
-    if func is torch.tensor:
-        made = made.detach()
-        made = made.clone() if made.data_ptr() == values.data_ptr() else made
-        return made.requires_grad_(kwargs.get("requires_grad", False))
-    return made.clone() if kwargs.get("copy") and made is values else made
+    if kwargs.get("device") is None:  # PyTorch does not tell whether there is a virtual tensor
+        return run_in_core(func, args, kwargs)
+    return call(func, (), args, kwargs)
 
 
 @takes_over(torch.Tensor.new_tensor)
@@ -159,7 +132,7 @@ def new(func: Any, args: Args, kwargs: Kwargs) -> Any:
 # The same object, with other contents
 
 
-@takes_over(_data.__set__)
+@takes_over(_Tensor.data.__set__)
 def set_data(func: Any, args: Args, kwargs: Kwargs) -> None:
     """`p.data = new`. `module.to(device)` ends here: each parameter stays the same object."""
     tensor, new = args
@@ -202,7 +175,7 @@ def _become(tensor: torch.Tensor, new: torch.Tensor) -> None:
         tensor.grad = grad
 
 
-@takes_over(_grad.__set__)
+@takes_over(_Tensor.grad.__set__)
 def set_grad(func: Any, args: Args, kwargs: Kwargs) -> None:
     """`p.grad = gradient`, which must be on the same device."""
     tensor, gradient = args
@@ -216,7 +189,7 @@ def set_grad(func: Any, args: Args, kwargs: Kwargs) -> None:
 # empty data are on the CPU, and it remembers the GPU that it belongs to.
 
 
-@takes_over(_data.__get__)
+@takes_over(_Tensor.data.__get__)
 def get_data(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`p.data`; of a lazy parameter, empty data on the GPU that it belongs to."""
     gpu = getattr(args[0], "_lazy_gpu", None)
@@ -254,39 +227,29 @@ def materialize(plain: Callable[..., None]) -> Callable[..., None]:
 # Questions to a tensor
 
 
-def _by_class(name: str) -> StandIn:
-    """A stand-in for `torch.Tensor.name(x)`: what `x.name()` does, x being virtual or not."""
-
-    def stand_in(func: Any, args: Args, kwargs: Kwargs) -> Any:
-        method = getattr(VirtualTensor, name) if type(args[0]) is VirtualTensor else func
-        return method(*args, **kwargs)
-
-    return stand_in
-
-
-for _name in ("data_ptr", "untyped_storage", "numpy", "tolist", "get_device", "is_shared"):
-    takes_over(getattr(torch.Tensor, _name))(_by_class(_name))
-
-
-def _of_any_class(name: str) -> StandIn:
-    """A stand-in for the property `torch.Tensor.name`, for what is built on virtual tensors, too.
-
-    A DTensor says which carrier it has.
-    """
-
-    def stand_in(func: Any, args: Args, kwargs: Kwargs) -> Any:
-        tensor = args[0]
-        gpu = None if running.in_core else gpu_of(_device.__get__(tensor))
-        gpu = gpu or getattr(tensor, "_lazy_gpu", None)
-        if gpu is None:
-            return func(tensor)
-        return gpu.device if name == "device" else name == "is_cuda"
-
-    return stand_in
+@takes_over(
+    _Tensor.data_ptr,
+    _Tensor.untyped_storage,
+    _Tensor.numpy,
+    _Tensor.tolist,
+    _Tensor.get_device,
+    _Tensor.is_shared,
+)
+def own_method(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`torch.Tensor.name(x)` is what `x.name()` is, x being virtual or not."""
+    is_virtual = type(args[0]) is VirtualTensor
+    return (getattr(VirtualTensor, func.__name__) if is_virtual else func)(*args, **kwargs)
 
 
-for _name in ("device", "is_cuda", "is_cpu"):
-    takes_over(getattr(torch.Tensor, _name).__get__)(_of_any_class(_name))
+@takes_over(_Tensor.device.__get__, _Tensor.is_cuda.__get__, _Tensor.is_cpu.__get__)
+def place(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Where a tensor is, also one that is built on virtual tensors: a DTensor has a carrier."""
+    tensor, name = args[0], func.__self__.__name__
+    gpu = None if running.in_core else gpu_of(_Tensor.device.__get__(tensor))
+    gpu = gpu or getattr(tensor, "_lazy_gpu", None)
+    if gpu is None:
+        return func(tensor)
+    return gpu.device if name == "device" else name == "is_cuda"
 
 
 @takes_over(torch.Tensor.type)
@@ -300,8 +263,6 @@ def type_(func: Any, args: Args, kwargs: Kwargs) -> Any:
 @takes_over(torch.Tensor.is_pinned)
 def is_pinned(func: Any, args: Args, kwargs: Kwargs) -> bool:
     """`tensor.is_pinned()`: pinned memory is only marked as such (see gate.py)."""
-    if virtual_machine() is None:
-        return bool(func(*args, **kwargs))
     tensor = args[0]
     if isinstance(tensor, VirtualTensor) or tensor.layout is not torch.strided:
         return False
@@ -312,8 +273,6 @@ def is_pinned(func: Any, args: Args, kwargs: Kwargs) -> bool:
 def pin_memory(func: Any, args: Args, kwargs: Kwargs) -> torch.Tensor:
     """`tensor.pin_memory()`: a copy in pinned memory, or the tensor itself if it is there."""
     tensor: torch.Tensor = args[0]
-    if virtual_machine() is None:
-        return func(*args, **kwargs)  # type: ignore[no-any-return]
     if isinstance(tensor, VirtualTensor):
         raise RuntimeError(f"cannot pin '{tensor.type()}' only dense CPU tensors can be pinned")
     return tensor if is_pinned(None, (tensor,), {}) else pinned(tensor.clone())
@@ -347,23 +306,18 @@ def backward(run_backward: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run_backward)
     def run(roots: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
         with gate.functions():
-            pairs = enumerate(zip(roots, grads, strict=True))
-            grads = tuple(_root_gradient(position, *pair) for position, pair in pairs)
-            return with_operators(run_backward, roots, grads, *args, **kwargs)
+            starts = []
+            for position, (root, grad) in enumerate(zip(roots, grads, strict=True)):
+                if isinstance(grad, torch.Tensor):
+                    is_tensor = isinstance(root, torch.Tensor)  # else a GradientEdge
+                    device = root.device if is_tensor else _device_of(root.node, root.output_nr)
+                    _check("", position, grad, device)
+                    if grad.device != device:  # a single number
+                        grad = grad.to(device)
+                starts.append(grad)
+            return with_operators(run_backward, roots, tuple(starts), *args, **kwargs)
 
     return run
-
-
-def _root_gradient(position: int, root: Any, grad: Any) -> Any:
-    """`grad`, with which a backward pass starts at `root`; a single number is moved there."""
-    if not isinstance(grad, torch.Tensor):
-        return grad
-    if isinstance(root, torch.Tensor):
-        expected = root.device
-    else:  # a GradientEdge
-        expected = _device_of(root.node, root.output_nr)
-    _check("", position, grad, expected)
-    return grad if grad.device == expected else moved(grad, expected)
 
 
 def custom_backward(apply: Any) -> Any:
@@ -419,14 +373,7 @@ for _name, _method in vars(_dist.Reducer).items():
         setattr(Reducer, _name, _with_operators(_method))
 
 
-def _no_mixed_precision(reducer: Any, dtype: torch.dtype) -> None:
-    raise RuntimeError(
-        "DistributedDataParallel(mixed_precision=...) does not work on virtual GPUs. Use "
-        "torch.autocast instead."
-    )
-
-
-Reducer._set_mixed_precision_param_dtype = _no_mixed_precision
+Reducer._set_mixed_precision_param_dtype = errors.no_ddp_precision
 
 
 def on_data(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -448,25 +395,8 @@ def on_data(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-# What virtual GPUs cannot do, and would fail at in a way that is hard to understand
-
-
-def refused_compile(model: Any = None, **options: Any) -> Any:
-    raise RuntimeError(
-        "torch.compile does not work on virtual GPUs: it would generate code for a GPU that "
-        "does not exist. Run the model without it; results are the same."
-    )
-
-
-def not_shared(tensor: VirtualTensor) -> Any:
-    """A queue of torch.multiprocessing is given a tensor for another process."""
-    raise RuntimeError(
-        "a tensor on a virtual GPU cannot be sent to another process: send tensor.cpu()."
-    )
-
-
-def refused(error: Callable[[], Exception]) -> Callable[[Any], Any]:
-    """A wrapper for functions that raise `error()` for tensors or modules on virtual GPUs."""
+def refused(refuse: Callable[[], NoReturn]) -> Callable[[Any], Any]:
+    """A wrapper for functions that do not take tensors or modules on virtual GPUs."""
 
     def wrapper(plain: Any) -> Any:
         @functools.wraps(plain)
@@ -476,7 +406,7 @@ def refused(error: Callable[[], Exception]) -> Callable[[Any], Any]:
                 is_module = isinstance(given, torch.nn.Module) and "_parameters" in vars(given)
                 tensors = [*given.parameters(), *given.buffers()] if is_module else [given]
                 if any(isinstance(tensor, VirtualTensor) for tensor in tensors):
-                    raise error()
+                    refuse()
             return plain(*args, **kwargs)
 
         return checked

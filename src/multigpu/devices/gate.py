@@ -15,9 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -26,10 +24,10 @@ from torch.overrides import (
     _get_current_function_mode_stack,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map_only
 
 from multigpu.devices import dispatch
-from multigpu.devices.dispatch import Args, Kwargs
+from multigpu.devices.dispatch import HALF, Args, Kwargs
 from multigpu.devices.gpu import CPU, core_device, drawing, gpu_of, running, virtual_machine
 from multigpu.devices.tensor import VirtualTensor, is_made_of_others, made_of_others
 
@@ -56,14 +54,6 @@ def takes_over(*functions: Any) -> Callable[[StandIn], StandIn]:
     return mark
 
 
-def takes_numbers(func: Any, args: Args) -> bool:
-    """Whether a number is given for a tensor, which only a plain call of the operator allows."""
-    return any(
-        not isinstance(arg, torch.Tensor) and str(argument.type) == "Tensor"
-        for argument, arg in zip(func._schema.arguments, args, strict=False)
-    )
-
-
 class Gate(TorchFunctionMode, TorchDispatchMode):  # type: ignore[no-untyped-call]
     """As a mode of a thread it also intercepts calls without any virtual tensor.
 
@@ -88,6 +78,8 @@ class Gate(TorchFunctionMode, TorchDispatchMode):  # type: ignore[no-untyped-cal
 
     def handle(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """The result of torch function `func`, which may name virtual GPUs."""
+        if virtual_machine() is None and VirtualTensor not in types:
+            return func(*args, **(kwargs or {}))  # in a thread that has outlived the machine
         stand_in = _stand_ins.get(func)
         if stand_in is not None:
             return stand_in(func, args, kwargs or {})
@@ -103,7 +95,11 @@ class Gate(TorchFunctionMode, TorchDispatchMode):  # type: ignore[no-untyped-cal
 
         That code's calls come here again, with the parts in place of the whole.
         """
-        if running.hands_on or takes_numbers(func, args):
+        given = zip(func._schema.arguments, args, strict=False)
+        if running.hands_on or any(  # redispatch takes no number for a tensor
+            str(argument.type) == "Tensor" and not isinstance(value, torch.Tensor)
+            for argument, value in given
+        ):
             running.hands_on = False
             return NotImplemented  # so PyTorch asks the DTensor, with this mode on
         running.hands_on = True
@@ -159,8 +155,6 @@ VirtualTensor.gate = gate
 
 def call(func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
     """The result of a torch function without a stand-in."""
-    if virtual_machine() is None:
-        return run_in_core(func, args, kwargs) if VirtualTensor in types else func(*args, **kwargs)
     if kwargs.get("pin_memory"):
         return pinned(call(func, types, args, {**kwargs, "pin_memory": False}))
     device = kwargs.get("device")
@@ -220,12 +214,10 @@ def run_in_core(func: Any, args: Args, kwargs: Kwargs) -> Any:
     finally:
         running.in_core = before
     # The core reads numbers (of `torch.tensor([x, y])`, say) without an operator.
-    return func(*tree_map(_on_cpu, args), **tree_map(_on_cpu, kwargs))
-
-
-def _on_cpu(value: Any) -> Any:
-    is_virtual = isinstance(value, VirtualTensor)
-    return run_in_core(torch.Tensor.cpu, (value,), {}) if is_virtual else value
+    args, kwargs = tree_map_only(
+        VirtualTensor, lambda x: run_in_core(torch.Tensor.cpu, (x,), {}), (args, kwargs)
+    )
+    return func(*args, **kwargs)
 
 
 def with_operators(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -241,8 +233,9 @@ def with_operators(function: Callable[..., Any], *args: Any, **kwargs: Any) -> A
         running.operators = False
 
 
-# Where user code runs although PyTorch has switched modes off: new threads start without any, hooks
-# on saved tensors are called from inside an operator. (Backward passes: see functions.py.)
+# Where user code runs although PyTorch has switched modes off: older threads of a pool do not have
+# any, hooks on saved tensors are called from inside an operator. (New threads: see machine.py,
+# backward passes: functions.py.)
 
 
 def intercepted(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -254,15 +247,6 @@ def intercepted(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
 
     return run
-
-
-def in_new_thread(_: threading.Thread) -> AbstractContextManager[None]:
-    """Threads that are started while virtual GPUs are on intercept as long as they live.
-
-    A mode that is still on when the thread has ended is dropped by C++, after `join` has returned.
-    It needs Python's lock for that, and if the program is ending just then, it aborts.
-    """
-    return gate.functions()
 
 
 def saved_tensors_hooks(init: Callable[..., None]) -> Callable[..., None]:
@@ -319,7 +303,9 @@ def _under_autocast(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             " binary_cross_entropy_with_logits and BCEWithLogits are\nsafe to autocast."
         )
     if enabled and func in _FLOAT32:
-        args, kwargs = tree_map(_in_float32, (args, kwargs))
+        args, kwargs = tree_map_only(
+            VirtualTensor, lambda x: x.float() if x.dtype in HALF else x, (args, kwargs)
+        )
     before = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
     torch.set_autocast_enabled("cpu", enabled)
     torch.set_autocast_dtype("cpu", torch.get_autocast_dtype("cuda"))
@@ -328,8 +314,3 @@ def _under_autocast(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     finally:
         torch.set_autocast_enabled("cpu", before[0])
         torch.set_autocast_dtype("cpu", before[1])
-
-
-def _in_float32(value: Any) -> Any:
-    is_half = isinstance(value, VirtualTensor) and value.dtype in (torch.float16, torch.bfloat16)
-    return value.float() if is_half else value

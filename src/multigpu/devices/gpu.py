@@ -146,14 +146,9 @@ switching = threading.RLock()  # hold it to change the stack
 entered: list[Any] = []  # of machine._Entry
 
 
-def virtual_machine() -> Machine | None:
+def virtual_machine() -> Machine:
     """The current virtual machine, or None if torch is unpatched."""
     return entered[-1].machine if entered else None
-
-
-def machine_in_use() -> Machine:
-    """The current virtual machine; there must be one."""
-    return entered[-1].machine
 
 
 def _after_fork() -> None:
@@ -179,13 +174,26 @@ def note_copy(source: Gpu | None, target: Gpu | None, size: int) -> None:
 
 def gpu_at(index: int | None) -> Gpu:
     """GPU `index` of the current machine, or its current one. Raises CUDA's error without one."""
-    machine = machine_in_use()
+    machine = virtual_machine()
     if machine.forked:
         raise errors.forked()
     index = machine.current if index is None else index
     if not 0 <= index < len(machine.gpus):
         raise errors.invalid_device_ordinal()
     return machine.gpus[index]  # type: ignore[no-any-return]
+
+
+def cuda_index(device: Any) -> int | None:
+    """The number of the GPU that a caller of torch.cuda means; None is the current one."""
+    if device is None or isinstance(device, int):
+        return device
+    device = named(device)
+    if device.type != "cuda":
+        gpu = gpu_of(device)  # a carrier, in code of torch's own that runs in the core
+        if gpu is None:
+            raise ValueError(f"Expected a cuda device, but got: {device}")
+        return gpu.index
+    return device.index  # type: ignore[no-any-return]
 
 
 def named(device: Any) -> torch.device:
@@ -198,7 +206,7 @@ def named(device: Any) -> torch.device:
 def core_device(device: Any) -> torch.device:
     """What the core must be given for `device`: a GPU's carrier, the CPU, or `device` itself."""
     device = named(device)
-    if device.type == "cuda":
+    if device.type == "cuda" and entered:
         return gpu_at(device.index).carrier
     return CPU if device.type == "cpu" else device
 

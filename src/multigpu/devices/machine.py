@@ -12,22 +12,14 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
-import torch.cuda.comm
 import torch.distributed as dist
-import torch.nn.parallel.comm
 from torch.autograd import graph
 from torch.autograd.function import BackwardCFunction
 from torch.distributed import rpc
 from torch.utils._device import DeviceContext
 
 from multigpu.devices import comm, errors, functions, gpu, torch_cuda
-from multigpu.devices.gate import (
-    device_context,
-    gate,
-    in_new_thread,
-    intercepted,
-    saved_tensors_hooks,
-)
+from multigpu.devices.gate import device_context, gate, intercepted, saved_tensors_hooks
 from multigpu.devices.gpu import Gpu, running, virtual_machine
 from multigpu.devices.meters import Copy, Memory, Traffic, parse_bytes
 from multigpu.devices.tensor import VirtualTensor, storage_to
@@ -266,24 +258,22 @@ _undo = contextlib.ExitStack()  # puts everything back, last change first
 def _switch_on() -> None:
     """Replace torch's functions; after an error nothing stays replaced."""
     try:
-        for module, replacements in torch_cuda.REPLACEMENTS:
+        for module, replacements in (*torch_cuda.REPLACEMENTS, *comm.REPLACEMENTS):
             for name, value in replacements.items():
                 if hasattr(module, name):
                     _replace(module, name, value)
         _replace(torch._C, "_cuda_setStream", torch_cuda.set_stream_by_id)  # also without CUDA
-        for module in (torch.nn.parallel.comm, torch.cuda.comm):
-            for name, value in comm.STAND_INS.items():
-                if hasattr(module, name):
-                    _replace(module, name, value)
         _replace(torch.UntypedStorage, "to", storage_to)
         _wrap(torch.nn.Module, "to", functions.module_to)
         for lazy in (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer):
             _wrap(lazy, "__new__", functions.lazy_parameter)
             _wrap(lazy, "materialize", functions.materialize)
         _wrap(torch.utils.dlpack, "to_dlpack", functions.refused(errors.no_dlpack))
-        for export in ("export", "draft_export"):
-            _wrap(torch.export, export, functions.refused(errors.no_export))
-        _undo.enter_context(around_new_threads(in_new_thread))
+        _wrap(torch.export, "export", functions.refused(errors.no_export))
+        # Threads that start while virtual GPUs are on intercept as long as they live. (A mode that
+        # is on when its thread has ended is dropped by C++, after `join` has returned. It needs
+        # Python's lock for that, and if the program is ending just then, it aborts.)
+        _undo.enter_context(around_new_threads(lambda thread: gate.functions()))
         _wrap(futures.thread._WorkItem, "run", intercepted)  # however old the pool's threads
         backward = functions.backward(graph._engine_run_backward)
         _replace(graph, "_engine_run_backward", backward)
@@ -292,8 +282,8 @@ def _switch_on() -> None:
         _wrap(DeviceContext, "__torch_function__", device_context)
         _wrap(BackwardCFunction, "apply", functions.custom_backward)
         _wrap(torch.autograd.profiler.profile, "__init__", torch_cuda.profile_without_gpu)
-        ForkingPickler.register(VirtualTensor, functions.not_shared)  # for good: ours alone
-        _replace(torch, "compile", functions.refused_compile)
+        ForkingPickler.register(VirtualTensor, errors.no_sharing)  # for good: ours alone
+        _replace(torch, "compile", errors.no_compile)
         if rpc.is_available():  # not on Windows
             _wrap(rpc.internal, "_run_function", intercepted)  # C++ calls it, in its own threads
             _wrap(rpc.internal._InternalRPCPickler, "serialize", functions.refused(errors.no_rpc))

@@ -18,7 +18,7 @@ _bootstrap = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 @contextmanager
 def around_new_threads(around: Around) -> Iterator[None]:
     """Run each thread that starts in the block in the context ``around(thread)``."""
-    threading.Thread._bootstrap_inner = _live  # type: ignore[attr-defined]
+    threading.Thread._bootstrap_inner = _run_inside  # type: ignore[attr-defined]
     _around.append(around)
     try:
         yield
@@ -28,7 +28,8 @@ def around_new_threads(around: Around) -> Iterator[None]:
             threading.Thread._bootstrap_inner = _bootstrap  # type: ignore[attr-defined]
 
 
-def _live(thread: threading.Thread) -> None:
+def _run_inside(thread: threading.Thread) -> None:
+    """Stands in for `Thread._bootstrap_inner`."""
     with ExitStack() as stack:
         for around in tuple(_around):
             stack.enter_context(around(thread))

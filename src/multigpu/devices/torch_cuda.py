@@ -18,38 +18,26 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
-from multigpu.devices.gpu import Gpu, VirtualGenerator, gpu_at, gpu_of, machine_in_use, named
+from multigpu.devices.errors import refusing
+from multigpu.devices.gpu import Gpu, VirtualGenerator, cuda_index, gpu_at, named, virtual_machine
 
 _wait_for_real: Any = torch.accelerator.synchronize
 
 
-def _index(device: Any) -> int | None:
-    """The number of the GPU that a caller of torch.cuda means; None is the current one."""
-    if device is None or isinstance(device, int):
-        return device
-    device = named(device)
-    if device.type != "cuda":
-        carried = gpu_of(device)  # of code of torch's own that runs in the core
-        if carried is None:
-            raise ValueError(f"Expected a cuda device, but got: {device}")
-        return carried.index
-    return device.index  # type: ignore[no-any-return]
-
-
 def _gpu(device: Any = None) -> Gpu:
-    return gpu_at(_index(device))
+    return gpu_at(cuda_index(device))
 
 
 def _exchange_device(index: int | None) -> int:
     """Make GPU `index` the current one and return the one before; -1 changes nothing."""
     if index is not None and index < 0:
         return -1
-    before: int = machine_in_use().current
-    machine_in_use().current = gpu_at(index).index
+    before: int = virtual_machine().current
+    virtual_machine().current = gpu_at(index).index
     return before
 
 
@@ -64,7 +52,7 @@ def leave_device(block: torch.cuda.device, *error: Any) -> bool:
 
 
 def set_device(device: Any) -> None:
-    _exchange_device(_index(device))
+    _exchange_device(cuda_index(device))
 
 
 def synchronize(device: Any = None) -> None:
@@ -105,8 +93,8 @@ class DeviceProperties:
 
 
 def get_device_properties(device: Any = None) -> DeviceProperties:
-    index = _index(device)
-    if index is not None and not 0 <= index < len(machine_in_use().gpus):
+    index = cuda_index(device)
+    if index is not None and not 0 <= index < len(virtual_machine().gpus):
         raise AssertionError("Invalid device id")
     gpu = gpu_at(index)
     return DeviceProperties("Virtual GPU", gpu.meter.limit, uuid.UUID(int=gpu.index))
@@ -148,27 +136,18 @@ def get_per_process_memory_fraction(device: Any = None) -> float:
     return meter.allowed / meter.limit
 
 
-def _no_history(*args: Any, **kwargs: Any) -> NoReturn:
-    raise RuntimeError(
-        "virtual GPUs have no allocator whose blocks and history could be recorded. For the number "
-        "of allocated bytes call torch.cuda.memory_stats(i), or machine.memory(i) of multigpu."
-    )
-
-
-def _no_sensor(device: Any = None) -> NoReturn:
-    raise RuntimeError(
-        "virtual GPUs have no sensors: no utilization, temperature, power or clock. For the "
-        "memory in use call torch.cuda.mem_get_info(i), or machine.memory(i) of multigpu."
-    )
-
-
-def _refusing(what: str) -> Callable[..., NoReturn]:
-    """Stands in for a class of torch.cuda that needs a driver."""
-
-    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
-        raise RuntimeError(f"virtual GPUs have no {what}")
-
-    return refuse
+_no_history = refusing(
+    "virtual GPUs have no allocator whose blocks and history could be recorded. For the number "
+    "of allocated bytes call torch.cuda.memory_stats(i), or machine.memory(i) of multigpu."
+)
+_no_sensor = refusing(
+    "virtual GPUs have no sensors: no utilization, temperature, power or clock. For the memory in "
+    "use call torch.cuda.mem_get_info(i), or machine.memory(i) of multigpu."
+)
+_no_graphs = refusing("virtual GPUs have no CUDA graphs. Call the model itself, or the function.")
+_no_foreign_streams = refusing(
+    "virtual GPUs have no streams of other libraries. Use torch.cuda.Stream()."
+)
 
 
 def profile_without_gpu(init: Callable[..., None]) -> Callable[..., None]:
@@ -222,14 +201,14 @@ class Stream:
         return event
 
     def __enter__(self) -> Stream:
-        self._outer.append((machine_in_use().current, current_stream(self.device)))
+        self._outer.append((virtual_machine().current, current_stream(self.device)))
         set_stream(self)
         return self
 
     def __exit__(self, *error: Any) -> None:
         device, stream = self._outer.pop()
         set_stream(stream)
-        machine_in_use().current = device
+        virtual_machine().current = device
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and (self.stream_id, self.device) == (
@@ -275,14 +254,14 @@ def default_stream(device: Any = None) -> Stream:
 
 def current_stream(device: Any = None) -> Stream:
     """The stream that a GPU works on in this thread."""
-    return machine_in_use().streams.get(_gpu(device).index) or default_stream(device)
+    return virtual_machine().streams.get(_gpu(device).index) or default_stream(device)
 
 
 def set_stream(stream: Stream | None) -> None:
     """Make `stream` the current one of its GPU, and that GPU the current one."""
     if stream is not None:
-        machine_in_use().current = stream.device_index
-        machine_in_use().streams[stream.device_index] = stream
+        virtual_machine().current = stream.device_index
+        virtual_machine().streams[stream.device_index] = stream
 
 
 def set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
@@ -295,10 +274,10 @@ def set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> Non
 
 class DefaultGenerators:
     def __getitem__(self, index: int) -> VirtualGenerator:
-        return machine_in_use().gpus[index].generator  # type: ignore[no-any-return]  # also forked
+        return virtual_machine().gpus[index].generator  # type: ignore[no-any-return]  # also forked
 
     def __len__(self) -> int:
-        return len(machine_in_use().gpus)
+        return len(virtual_machine().gpus)
 
 
 _Generator = torch.Generator
@@ -341,19 +320,18 @@ _CUDA: dict[str, Any] = {
     "_lazy_init": _lazy_init,
     "can_device_access_peer": lambda device, peer_device: True,
     "clock_rate": _no_sensor,
-    "CUDAGraph": _refusing("CUDA graphs. Call the model itself, or the function."),
+    "CUDAGraph": _no_graphs,
     "cudart": lambda: _CUDART,
-    "current_device": lambda: machine_in_use().current,
+    "current_device": lambda: virtual_machine().current,
     "default_generators": DefaultGenerators(),
     "default_stream": default_stream,
-    "device_count": lambda: len(machine_in_use().gpus),
+    "device_count": lambda: len(virtual_machine().gpus),
     "Event": Event,
-    "ExternalStream": _refusing("streams of other libraries. Use torch.cuda.Stream()."),
+    "ExternalStream": _no_foreign_streams,
     "get_device_properties": get_device_properties,
     "get_per_process_memory_fraction": get_per_process_memory_fraction,
     "ipc_collect": _nothing,
     "is_available": lambda: True,
-    "is_bf16_supported": lambda including_emulation=True: True,
     "is_current_stream_capturing": lambda: False,
     "mem_get_info": mem_get_info,
     "memory_snapshot": _no_history,
@@ -377,7 +355,7 @@ _NVTX: dict[str, Any] = {
 _ACCELERATOR: dict[str, Any] = {
     **_BOTH,
     "current_accelerator": lambda check_available=False: torch.device("cuda"),
-    "current_device_index": lambda: machine_in_use().current,
+    "current_device_index": lambda: virtual_machine().current,
     "device_index": torch.cuda.device,
     "empty_host_cache": _nothing,
     "get_memory_info": mem_get_info,

@@ -124,6 +124,10 @@ def test_a_copied_lazy_module_is_on_the_same_gpu():
     assert lazy(torch.ones(3, 5, device="cuda:1")).device == CUDA_1
 
 
+def test_a_lazy_module_goes_back_to_the_cpu():
+    assert nn.LazyLinear(4).cuda(1).cpu()(torch.ones(3, 5)).device == CPU
+
+
 def test_functions_of_the_user_inside_torchs_get_tensors_on_gpus():
     seen = []
 
