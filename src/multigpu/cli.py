@@ -6,9 +6,10 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 
-from multigpu.checking.catalog import CourseNotFound, UnknownExercise
+from multigpu.checking.catalog import CourseNotFound, UnknownExercise, find_course
 
 HOMES = {  # the module of a command that is not called like it
     **dict.fromkeys(("list", "next", "hint", "solution", "reset"), "exercises"),
@@ -34,6 +35,7 @@ COMMANDS = {
     "author": "try the declaration of an exercise: its mistakes and its right answers",
     "doctor": "check whether this machine has everything the course needs",
 }
+OF_A_COURSE = {"list", "next", "check", "watch", "grade", "hint", "reset", "solution", "author"}
 
 
 class NotInstalled(Exception):
@@ -48,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         options = parser_for(given).parse_args(given)
+        if options.command in OF_A_COURSE:
+            options.course = find_course((options.course or Path.cwd()).resolve())
         code = int(getattr(module_of(options.command), f"run_{options.command}")(options))
     except (CourseNotFound, UnknownExercise, NotInstalled) as error:
         print(error, file=sys.stderr)
@@ -89,4 +93,11 @@ def parser_for(given: Sequence[str]) -> argparse.ArgumentParser:
         )
         if name == chosen:
             getattr(module_of(name), f"{name}_options", lambda _: None)(command)
+            if name in OF_A_COURSE:
+                command.add_argument(
+                    "--course",
+                    metavar="DIR",
+                    type=Path,
+                    help="a course of your own (default: the one around the current folder)",
+                )
     return parser

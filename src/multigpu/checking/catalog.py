@@ -7,6 +7,8 @@ parsed and never imported, so that this works before torch is loaded.
 import ast
 import contextlib
 import difflib
+import os
+import shlex
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -70,6 +72,12 @@ class Course:
         """The file that declares an exercise."""
         return self.checks / module / f"{function}.py"
 
+    def command(self, words: str) -> str:
+        """``multigpu next split``, as it works in the current folder: outside with --course."""
+        if Path.cwd().is_relative_to(self.root):
+            return f"multigpu {words}"
+        return f"multigpu {words} --course {shlex.quote(os.path.relpath(self.root))}"
+
 
 def find_course(start: Path) -> Course:
     """The course around ``start``: the nearest folder upwards that looks like it.
@@ -82,21 +90,20 @@ def find_course(start: Path) -> Course:
             return course
     raise CourseNotFound(
         f"{start} is not inside the course's folder (the one with exercises/ and solutions/). "
-        "Go there with cd and try again."
+        "Go there with cd and try again. Commands about exercises also take it: --course DIR."
     )
 
 
-def this_course(folder: Path | None = None) -> Course:
-    """The course around a folder; without one, around the working folder or this package.
+def this_course() -> Course:
+    """The course around the current folder, else the one around this package.
 
     Raises CourseNotFound when there is none.
     """
     try:
-        return find_course((folder or Path.cwd()).resolve())
+        return find_course(Path.cwd())
     except CourseNotFound:
-        if folder is None:
-            with contextlib.suppress(CourseNotFound):
-                return find_course(Path(__file__).resolve().parent)
+        with contextlib.suppress(CourseNotFound):
+            return find_course(Path(__file__).resolve().parent)
         raise
 
 
@@ -238,7 +245,9 @@ class Catalog:
         meant |= {e.chapter.module: e.chapter.module for e in self.exercises}
         close = difflib.get_close_matches(name, meant, n=1)
         advice = (
-            f"Did you mean {meant[close[0]]}?" if close else "`multigpu list` shows all of them."
+            f"Did you mean {meant[close[0]]}?"
+            if close
+            else f"`{self.course.command('list')}` shows all of them."
         )
         raise UnknownExercise(f"There is no exercise {name}. {advice}")
 

@@ -11,7 +11,7 @@ from importlib.util import decode_source
 from pathlib import Path
 from typing import Any, Literal
 
-from multigpu.checking.catalog import Catalog, Course, Exercise, find_course
+from multigpu.checking.catalog import Catalog, Course, Exercise
 from multigpu.checking.source import digest_of, fingerprint, written_in
 from multigpu.checking.verdicts import Verdict
 
@@ -23,11 +23,6 @@ class Progress:
     """The learner's files in one copy of the course, their verdicts, and which hints were shown."""
 
     course: Course
-
-    @classmethod
-    def here(cls, course: Path | None = None) -> "Progress":
-        """In this course, or in the one around the current folder.  Raises CourseNotFound."""
-        return cls(find_course(course.resolve() if course else Path.cwd()))
 
     @cached_property
     def catalog(self) -> Catalog:

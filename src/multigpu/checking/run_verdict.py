@@ -152,7 +152,10 @@ def forbidden(ending: Ending) -> Refused | None:
     used = ending.phases.get("forbidden")
     if used is None:
         return None
-    return refused_name(used["name"], ending.place(*used["where"]), ending.exercise)
+    exercise = ending.exercise
+    where = used["where"]  # none if the exercise is such code itself
+    place = ending.place(*where) if where else place_of(exercise.function, exercise)
+    return refused_name(used["name"], place, exercise)
 
 
 def forbidden_call(ending: Ending, trace: Trace) -> Refused | None:

@@ -7,6 +7,7 @@ without its answers.
 import ast
 import contextlib
 import hashlib
+import os
 import re
 import symtable
 from collections.abc import Iterable
@@ -72,7 +73,7 @@ def digest_of(files: Iterable[Path]) -> str:
     for path in sorted(files):
         with contextlib.suppress(OSError):
             content = path.read_bytes()
-            digest.update(f"{path.name} {len(content)} ".encode() + content)
+            digest.update(os.fsencode(path.name) + f" {len(content)} ".encode() + content)
     return digest.hexdigest()
 
 

@@ -6,6 +6,7 @@ of ``multigpu.ranks.supervisor``. A run without a clean end never passes.
 """
 
 import contextlib
+import importlib.util
 import inspect
 import os
 import random
@@ -17,7 +18,7 @@ import time
 import types
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from multiprocessing.connection import Connection
@@ -111,7 +112,9 @@ def run(request: Request, devices_or_rank: Any, say: Write) -> None:
     import cloudpickle
 
     drive, arguments = cloudpickle.loads(request.drive)
-    forbidden = forbidden_code(request.exercise.chapter.refused)
+    chapter = request.exercise.chapter
+    forbidden = forbidden_code(chapter.refused)
+    collectives = forbidden_code(["torch.distributed"]) if chapter.messages_only else {}
     put_out_of_reach(request.out_of_reach, os.path.dirname(request.path))
     tracer = Tracer(request.path, request.return_lines, forbidden, say)
     encoder = Encoder()
@@ -121,7 +124,7 @@ def run(request: Request, devices_or_rank: Any, say: Write) -> None:
         tracer.start()
         submission = load(request)
         exercise = find(submission, request.exercise)
-        tracer.watch(exercise)
+        tracer.watch(exercise, forbidden | collectives)
         say({"phase": "running"})
         result = drive(submission, devices_or_rank, *arguments)
     except BaseException as error:  # sys.exit and KeyboardInterrupt too
@@ -275,8 +278,11 @@ class Tracer:
         self._folder = os.path.dirname(self.path)
         self._line = 1  # where the exercise begins
 
-    def watch(self, exercise: Any) -> None:
-        """Follow the calls of a function, or of all methods of a class."""
+    def watch(self, exercise: Any, forbidden: Mapping[str, str]) -> None:
+        """Follow the calls of a function, or of all methods of a class.
+
+        Report it if it comes from ``forbidden`` code itself.
+        """
         codes = codes_of(exercise)
         self.calls = 0 if codes else 1  # a function in C cannot be followed: it counts as called
         own = [code.co_firstlineno for code in codes if code.co_filename == self.path]
@@ -286,8 +292,10 @@ class Tracer:
             called = called.func
         for part in getattr(called, "__mro__", (called,)):  # it may be ready-made, or inherit
             module = sys.modules.get(getattr(part, "__module__", None) or "")
-            if name := self._forbidden_name(getattr(module, "__file__", None) or ""):
-                self._report(f"{name}.{part.__qualname__}", (self.path, self._line))
+            if name := name_of(getattr(module, "__file__", None) or "", forbidden):
+                where = (self.path, self._line) if own else None
+                self._report(f"{name}.{part.__qualname__}", where)
+                break
         self._kept += codes
         self._known |= {id(code): WATCHED for code in codes}
 
@@ -310,7 +318,7 @@ class Tracer:
         try:
             name = self._known[id(code)]
         except KeyError:
-            name = self._forbidden_name(code.co_filename)
+            name = name_of(code.co_filename, self.forbidden)
             if code.co_name == "<module>":  # to import is not to use
                 name = None
             self._kept.append(code)
@@ -326,10 +334,7 @@ class Tracer:
             self._report(name, caller)
         return None
 
-    def _forbidden_name(self, file: str) -> str | None:
-        return next((name for path, name in self.forbidden.items() if file.startswith(path)), None)
-
-    def _report(self, name: str, where: tuple[str, int]) -> None:
+    def _report(self, name: str, where: tuple[str, int] | None) -> None:
         self.forbidden = {}  # once is enough
         self.say({"phase": "forbidden", "name": name, "where": where})
 
@@ -371,20 +376,29 @@ def codes_of(exercise: Any) -> list[types.CodeType]:
     return [code for code in codes if isinstance(code, types.CodeType)]
 
 
+def name_of(file: str, forbidden: Mapping[str, str]) -> str | None:
+    """The name of the forbidden code that a file belongs to."""
+    return next((name for path, name in forbidden.items() if file.startswith(path)), None)
+
+
 def forbidden_code(names: Iterable[str]) -> dict[str, str]:
-    """Where the code of forbidden modules is: a package's folder, or a module's file."""
-    return {place: name for name in names if (place := _place(name))}
+    """Where the code of forbidden modules is, without those that are not written in Python."""
+    return {place: name for name in names if (place := place_of_module(name))}
 
 
 @cache
-def _place(name: str) -> str:
-    """Found without importing: most forbidden modules are never needed."""
+def place_of_module(name: str) -> str:
+    """A package's folder, or a module's file; empty if there is none.
+
+    Found without importing: most forbidden modules are never needed.
+    """
     if name == "torch.cuda.comm":  # virtual GPUs have their own; torch's is in torch.nn.parallel
         name = "multigpu.devices.comm"
-    parent, _, own = name.rpartition(".")
-    for folder in getattr(sys.modules.get(parent), "__path__", ()):
-        if os.path.isdir(os.path.join(folder, own)):
-            return os.path.join(folder, own) + os.sep
-        if os.path.isfile(os.path.join(folder, f"{own}.py")):
-            return os.path.join(folder, f"{own}.py")
-    return ""
+    first, *inner = name.split(".")
+    spec = importlib.util.find_spec(first)
+    if spec is None or spec.origin is None:
+        return ""
+    path = os.path.join(spec.origin.removesuffix("__init__.py").removesuffix(".py"), *inner)
+    if os.path.isdir(path):
+        return os.path.join(path, "")
+    return f"{path}.py" if os.path.isfile(f"{path}.py") else ""

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from multigpu.checking.catalog import Catalog, Course, Exercise, this_course
+from multigpu.checking.catalog import Catalog, Course, Exercise
 from multigpu.checking.declaration import Declaration
 from multigpu.checking.learner import Learner, Submission, WarmServer
 from multigpu.checking.source import starter_for, write_starter
@@ -23,7 +23,6 @@ def author_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``multigpu author``."""
     parser.add_argument("action", choices=["check", "starter"])
     parser.add_argument("name", metavar="NAME", help="data_parallel.split; for a starter: a module")
-    parser.add_argument("--course", metavar="DIR", type=Path, help="a course of your own")
     parser.add_argument(
         "--only",
         metavar="PROGRAM",
@@ -34,7 +33,7 @@ def author_options(parser: argparse.ArgumentParser) -> None:
 
 def run_author(options: argparse.Namespace) -> int:
     """Run the subcommand.  Returns 1 if a program got a wrong verdict, 2 for wrong usage."""
-    course = this_course(options.course)
+    course: Course = options.course
     if options.action == "starter":
         try:
             print(f"{options.name}.py: {write_starter(options.name, course)}")
@@ -44,6 +43,7 @@ def run_author(options: argparse.Namespace) -> int:
         return 0
     from multigpu.checking.declaration import load
     from multigpu.checking.session import check_with
+    from multigpu.checking.worker import place_of_module
     from multigpu.commands.showing import console, show_verdicts
 
     exercise = Catalog(course).one(options.name)
@@ -53,6 +53,13 @@ def run_author(options: argparse.Namespace) -> int:
         return 2
     try:
         declaration = load(path)
+        for name in exercise.chapter.refused:
+            if not place_of_module(name):
+                raise ValueError(
+                    f"{course.root / 'course.toml'}: [{exercise.chapter.module}] refuses {name}, "
+                    "which is not a module in Python. Give the module with the code that an answer "
+                    "must not go through, such as torch.nn.parallel."
+                )
     except ValueError as error:
         print(error)
         return 2

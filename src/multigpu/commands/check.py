@@ -11,12 +11,12 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from multigpu.checking.catalog import Exercise
+from multigpu.checking.catalog import Course, Exercise
 from multigpu.checking.learner import WarmServer
 from multigpu.checking.progress import Progress
 from multigpu.checking.verdicts import Verdict, exit_code
 
-ALL_DONE = "All exercises are done. Run the notebooks again: every part of them now uses your code."
+ALL_DONE = "All exercises are done."
 PAUSE = 0.25  # seconds between two looks at the files
 
 
@@ -25,9 +25,6 @@ def check_options(parser: argparse.ArgumentParser) -> None:
     watch_options(parser)
     parser.add_argument(
         "--submission", metavar="DIR", type=Path, help="the folder to check (default: exercises)"
-    )
-    parser.add_argument(
-        "--course", metavar="DIR", type=Path, help="a course of your own (default: this one)"
     )
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON only")
 
@@ -45,7 +42,7 @@ def watch_options(parser: argparse.ArgumentParser) -> None:
 
 def run_check(options: argparse.Namespace) -> int:
     """Check, show, remember.  Returns the exit code."""
-    progress = Progress.here(options.course)
+    progress = Progress(options.course)
     exercises = progress.catalog.find_all(options.names)
     with WarmServer() as server:  # it imports torch while this process does
         with waiting_sign(options.json):
@@ -116,19 +113,20 @@ class Submitted:
         from multigpu.commands.showing import console, show_verdicts
 
         out, messages = console(), self.progress.course.pages / "troubleshooting.html"
+        command = self.progress.course.command
         show_verdicts(verdicts, out, folder=self.submission, messages=messages)
         failed = next((verdict for verdict in verdicts if verdict.status != "pass"), None)
         advice = []
         if not verdicts:  # all have passed before
-            advice = [ALL_DONE]
+            advice = [all_done(self.progress.course)]
         elif failed is None:
             advice = what_next(verdicts[-1], self.progress) if self.own else []
         elif failed.status == "checker_fault":
             advice = ["This is a bug in the checker, not in your code. Please report it."]
         elif failed.status == "not_started":
-            advice = [f"read the task: multigpu next {not_begun(failed, self.progress)}"]
+            advice = [f"read the task: {command(f'next {not_begun(failed, self.progress)}')}"]
         else:
-            advice = [f"stuck? multigpu hint {at_fault(failed, self.progress)}"]
+            advice = [f"stuck? {command(f'hint {at_fault(failed, self.progress)}')}"]
         for line in advice:
             out.print(line, style="dim")
 
@@ -142,10 +140,17 @@ def what_next(verdict: Verdict, progress: Progress) -> list[str]:
     if not same_file:
         said = [f"{passed.file} is done. Run it: python {progress.place(passed)}"]
     if not to_do:
-        return [*said, ALL_DONE]
+        return [*said, all_done(progress.course)]
     next_one = (same_file or to_do)[0]
     name = "" if next_one == to_do[0] else f" {next_one.name}"  # the bare command goes there, too
-    return [*said, f"next: {next_one.name} (multigpu next{name})"]
+    return [*said, f"next: {next_one.name} ({progress.course.command(f'next{name}')})"]
+
+
+def all_done(course: Course) -> str:
+    """What to say when no exercise is left."""
+    if not (course.root / "notebooks").is_dir():
+        return ALL_DONE
+    return f"{ALL_DONE} Run the notebooks again: every part of them now uses your code."
 
 
 def not_begun(verdict: Verdict, progress: Progress) -> str:
@@ -174,7 +179,7 @@ def run_watch(options: argparse.Namespace) -> int:
     """Check, wait for a change, check again, until Ctrl-C."""
     from multigpu.commands.showing import console
 
-    progress, out = Progress.here(), console()
+    progress, out = Progress(options.course), console()
     exercises = progress.catalog.find_all(options.names)
     with WarmServer() as server:
         folder = Submitted(progress, server)

@@ -31,7 +31,7 @@ NARROWEST = 15  # columns for the names of a chapter
 
 def run_list(options: argparse.Namespace) -> int:
     """Show every exercise on a line, and what is done."""
-    progress, out = Progress.here(), console()
+    progress, out = Progress(options.course), console()
     states = {e: progress.state(e) for e in progress.catalog.exercises}
     for chapter, group in groupby(states, key=lambda exercise: exercise.chapter):
         exercises = list(group)
@@ -50,7 +50,8 @@ def run_list(options: argparse.Namespace) -> int:
     done = sum(state == "pass" for state in states.values())
     out.print(f"\n{done} of {len(states)} done")
     if "unchecked" in states.values():
-        out.print("check changed exercises with: multigpu check NAME", style="dim")
+        how = progress.course.command("check NAME")
+        out.print(f"check changed exercises with: {how}", style="dim")
     return 0
 
 
@@ -67,7 +68,7 @@ def next_options(parser: argparse.ArgumentParser) -> None:
 
 def run_next(options: argparse.Namespace) -> int:
     """Show the task of an exercise, where to write it and how to check it."""
-    progress, out = Progress.here(), console()
+    progress, out = Progress(options.course), console()
     exercise = progress.chosen(options.name)
     if exercise is None:
         out.print(f"{all_done(options.name)} Congratulations!")
@@ -80,14 +81,14 @@ def run_next(options: argparse.Namespace) -> int:
     rows, course = [], progress.course
     for lesson in lessons_with(exercise=exercise.name):  # none while an author is at work
         page = course.pages / "lessons" / f"{lesson.page}.html"
-        written = course.root / "docs" / "lessons" / f"{lesson.page}.rst"
+        built = page.is_file()
         rows += [("read before", f"{as_lessons([lesson])}, {lesson.title}")]
-        rows += [("on the page", os.path.relpath(page if page.is_file() else written))]
+        rows += [("on the page", os.path.relpath(page) if built else "multigpu start opens it")]
     for label, text in (
         *rows,
         ("write it in", progress.place(exercise)),
-        ("check it with", f"multigpu check {exercise.name}"),
-        ("if you are stuck", f"multigpu hint {exercise.name}"),
+        ("check it with", course.command(f"check {exercise.name}")),
+        ("if you are stuck", course.command(f"hint {exercise.name}")),
     ):
         out.print(Text(f"{label:<17}", "cyan") + Text(text))
     return 0
@@ -107,7 +108,7 @@ def hint_options(parser: argparse.ArgumentParser) -> None:
 
 def run_hint(options: argparse.Namespace) -> int:
     """Show the hints that were shown before, the first at least; ``--more`` shows the next one."""
-    progress, out = Progress.here(), console()
+    progress, out = Progress(options.course), console()
     exercise = progress.chosen(options.name)
     if exercise is None:
         out.print(all_done(options.name))
@@ -125,9 +126,10 @@ def run_hint(options: argparse.Namespace) -> int:
         out.print(indented(hint))
         out.print()
     if number < len(hints):
-        out.print(f"more: multigpu hint {exercise.name} --more", style="dim")
+        words = f"more: {progress.course.command(f'hint {exercise.name} --more')}"
     else:
-        out.print(f"the answer: multigpu solution {exercise.name} --peek", style="dim")
+        words = f"the answer: {progress.course.command(f'solution {exercise.name} --peek')}"
+    out.print(words, style="dim")
     return 0
 
 
@@ -148,12 +150,13 @@ def solution_options(parser: argparse.ArgumentParser) -> None:
 
 def run_solution(options: argparse.Namespace) -> int:
     """Show the reference answer, or say how to see it."""
-    progress, out = Progress.here(), console()
+    progress, out = Progress(options.course), console()
     exercise = progress.catalog.one(options.name)
     if not options.peek and progress.state(exercise) != "pass":
+        how = progress.course.command(f"check {exercise.name}")
         out.print(
-            f"{exercise.name} does not pass yet. Check it with `multigpu check {exercise.name}`, "
-            "or add --peek to see the answer anyway."
+            f"{exercise.name} does not pass yet. Check it with `{how}`, or add --peek to see the "
+            "answer anyway."
         )
         return 1
     source = (progress.course.solutions / exercise.file).read_text(encoding="utf-8")
@@ -199,7 +202,7 @@ def reset_options(parser: argparse.ArgumentParser) -> None:
 
 def run_reset(options: argparse.Namespace) -> int:
     """Put the starter back: ask, keep a copy, reset."""
-    progress, out = Progress.here(), console()
+    progress, out = Progress(options.course), console()
     exercises = progress.catalog.find(options.name)
     if len({exercise.chapter for exercise in exercises}) > 1:
         out.print("Reset one module at a time.")
@@ -219,9 +222,10 @@ def run_reset(options: argparse.Namespace) -> int:
                 text = put_back(file.read(), starter, exercises[0].function)
                 new = text.encode(file.encoding)
     except (SyntaxError, ValueError) as error:
+        how = progress.course.command(f"reset {exercises[0].chapter.module}")
         out.print(
             f"{path.name} cannot be read: {str(error).replace('<unknown>, ', '')}. Fix that, or "
-            f"reset the whole file: multigpu reset {exercises[0].chapter.module}",
+            f"reset the whole file: {how}",
             markup=False,
         )
         return 1

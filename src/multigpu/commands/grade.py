@@ -20,10 +20,10 @@ from xml.etree.ElementTree import Element, ElementTree, SubElement, indent
 
 from jinja2 import Environment, StrictUndefined
 
-from multigpu.checking.catalog import Catalog, Course, Exercise, this_course
+from multigpu.checking.catalog import Catalog, Course, Exercise
 from multigpu.checking.learner import WarmServer
 from multigpu.checking.source import digest_of
-from multigpu.checking.verdicts import Verdict
+from multigpu.checking.verdicts import Verdict, printable
 
 FIELDS = ("learner", "exercise", "status", "message_id", "passed", "total", "points")
 DEFAULT_POINTS = 1.0
@@ -43,13 +43,11 @@ def grade_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--points", metavar="FILE", type=Path, help='points per exercise: "data_parallel.split" = 2'
     )
-    parser.add_argument("--course", metavar="DIR", type=Path, help="the course's folder")
 
 
 def run_grade(options: argparse.Namespace) -> int:
     """Check every learner, write the results, say where they are.  2 for wrong usage."""
-    course = this_course(options.course)
-    catalog = Catalog(course)
+    catalog = Catalog(options.course)
     exercises = catalog.find_all(options.names or ["all"])
     try:
         learners = learners_in(options.class_folder)
@@ -58,7 +56,7 @@ def run_grade(options: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
-    graded = Classroom(course, exercises, learners, options.out, points)
+    graded = Classroom(options.course, exercises, learners, options.out, points)
     graded.write(graded.check())
     return 0
 
@@ -145,7 +143,9 @@ class Classroom:
                 server = WarmServer()
         finally:
             server.close()
-        return {each.name: [found[each, e] for e in self.exercises] for each in self.learners}
+        return {
+            printable(each.name): [found[each, e] for e in self.exercises] for each in self.learners
+        }
 
     # --- what is known --------------------------------------------------------------------------
 

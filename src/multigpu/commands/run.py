@@ -26,6 +26,10 @@ TORCHRUN = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 
 def run_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``multigpu run``."""
+    parser.usage = (
+        "%(prog)s --gpus N [OPTIONS] PROGRAM [ARGUMENTS]\n"
+        "       %(prog)s --nproc N [OPTIONS] PROGRAM [ARGUMENTS]"
+    )
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--gpus", type=int, metavar="N", help="one process with N virtual GPUs")
     where.add_argument(
@@ -39,6 +43,10 @@ def run_options(parser: argparse.ArgumentParser) -> None:
 
 def trace_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``multigpu trace``."""
+    parser.usage = (
+        "%(prog)s --nproc N [OPTIONS] PROGRAM [ARGUMENTS]\n"
+        "       %(prog)s [OPTIONS] -- torchrun --nproc_per_node N PROGRAM [ARGUMENTS]"
+    )
     parser.add_argument("--nproc", type=int, metavar="N", help="N ranks, as torchrun starts them")
     common_options(parser)
 
@@ -59,7 +67,8 @@ def common_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-m", dest="is_module", action="store_true", help="PROGRAM is a module")
     parser.add_argument("program", metavar="PROGRAM", help="a script, with its arguments after it")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    arguments = parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    arguments.required = False  # argparse would name it where only PROGRAM is missing
 
 
 def run_run(options: argparse.Namespace) -> int:

@@ -100,6 +100,7 @@ def test_several_names_give_each_exercise_once_and_in_order(course):
         ("xyzzy", "`multigpu list`"),
     ],
 )
-def test_an_unknown_name_is_answered_with_a_suggestion(course, name, message):
+def test_an_unknown_name_is_answered_with_a_suggestion(course, name, message, monkeypatch):
+    monkeypatch.chdir(course.root)
     with pytest.raises(UnknownExercise, match=message):
         Catalog(course).find(name)

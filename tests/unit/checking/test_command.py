@@ -190,7 +190,11 @@ def test_next_shows_the_task_and_what_is_open_in_a_file(command, course):
     task = Catalog(course).one("split").summary
     for text in ("split(batch, devices)", task, FILE, "multigpu check data_parallel.split"):
         assert text in out
-    assert "docs/lessons/data_parallel_by_hand.rst" in out
+    assert "multigpu start opens it" in out
+    page = course.pages / "lessons" / "data_parallel_by_hand.html"
+    page.parent.mkdir(parents=True)
+    page.touch()
+    assert f"../{page.relative_to(course.root)}" in command("next")[1]
     assert not {"``", "::"} & set(re.findall(r"``|::", out))
     shutil.copy(course.solutions / FILE, course.exercises / FILE)
     passed(course, "data_parallel.split")
@@ -200,6 +204,8 @@ def test_next_shows_the_task_and_what_is_open_in_a_file(command, course):
     code, out = command("next", "data_parallel")
     assert (code, out.count("\n")) == (0, 1)  # no task
     assert command("check") == (0, f"{check.ALL_DONE}\n")  # nothing is left to be checked
+    (course.root / "notebooks").mkdir()
+    assert "Run the notebooks again" in command("check")[1]
 
 
 def passed(course, *names):
@@ -218,7 +224,7 @@ def test_after_a_pass_the_same_file_goes_on(course):
     for module in ("collectives", "model_server"):
         shutil.copy(COURSE.solutions / f"{module}.py", course.solutions)
     verdict = Verdict("collectives.shift", "pass", None, {}, 5, 5, 1.0)
-    (said,) = check.what_next(verdict, Progress.here())
+    (said,) = check.what_next(verdict, Progress(course))
     assert said.endswith("(multigpu next collectives.shift)")
 
 
@@ -233,7 +239,7 @@ def test_the_task_to_read_is_that_of_the_function_that_is_missing(course):
     ):
         words = "not_started"
         verdict = Verdict(name, words, words, {}, 0, 5, 1.0, unwritten=unwritten)
-        assert check.not_begun(verdict, Progress.here()) == task
+        assert check.not_begun(verdict, Progress(course)) == task
 
 
 @pytest.mark.parametrize(
@@ -243,7 +249,7 @@ def test_the_task_to_read_is_that_of_the_function_that_is_missing(course):
 def test_the_hint_is_that_of_the_function_at_fault(course, message_id, hint):
     shutil.copy(COURSE.solutions / "model_server.py", course.solutions)
     verdict = Verdict("model_server.worker_step", "wrong", message_id, {}, 0, 5, 1.0)
-    assert check.at_fault(verdict, Progress.here()) == f"model_server.{hint}"
+    assert check.at_fault(verdict, Progress(course)) == f"model_server.{hint}"
 
 
 def test_hints_come_one_by_one_and_are_remembered(command):

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from multigpu.checking.worker import forbidden_code
 from multigpu.cli import main
 from multigpu.commands import author as author_command
 from multigpu.commands import check as check_command
@@ -150,6 +151,44 @@ def test_a_learner_s_way_through_it(course, capsys):
     assert "Ask the others." in check(course, capsys)[1]  # read again
     starter.write_text(SOLUTION)
     assert check(course, capsys)[0] == 0
+
+
+def test_every_command_about_exercises_takes_it_and_says_so(course, capsys):
+    where = "ranks_of_numbers.largest --course my_course"
+    assert f"multigpu next {where}" in check(course, capsys)[1]
+    (course / "exercises" / "hints").mkdir()
+    hints = course / "exercises" / "hints" / "ranks_of_numbers.toml"
+    hints.write_text('[largest]\nhints = ["Ask.", "Ask again."]\n')
+    for command, shown in {
+        "next": f"multigpu hint {where}",
+        "hint": "multigpu hint ranks_of_numbers.largest --more --course my_course",
+        "solution": f"multigpu check {where}",
+        "list": "0 of 1 done",
+    }.items():
+        names = [] if command == "list" else ["largest"]
+        main([command, *names, "--course", "my_course"])
+        assert shown in capsys.readouterr().out
+    assert main(["reset", "largst", "--yes", "--course", "my_course"]) == 2
+    assert "Did you mean" in capsys.readouterr().err
+    assert main(["reset", "largest", "--yes", "--course", "my_course"]) == 0
+
+
+def test_its_own_folder_needs_no_option(course, capsys, monkeypatch):
+    monkeypatch.chdir(course / "solutions")
+    assert main(["next"]) == 0
+    assert "--course" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["torch.distributed.all_reduce", "torch.nn.paralel", "torh.nn"])
+def test_a_refused_name_that_is_not_a_module_is_refused_itself(course, capsys, name):
+    (course / "course.toml").write_text(REFUSED.replace("torch.distributed.nn", name))
+    assert main(["author", "check", "largest", "--course", str(course)]) == 2
+    assert f"course.toml: [ranks_of_numbers] refuses {name}," in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["heapq", "torch", "torch.amp.grad_scaler", "torch.nn.parallel"])
+def test_a_module_of_any_kind_can_be_refused(name):
+    assert forbidden_code([name])
 
 
 @pytest.mark.slow

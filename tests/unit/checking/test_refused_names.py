@@ -57,6 +57,18 @@ def test_what_is_the_answer_itself_is_refused(run, answer):
     assert "came: torch.nn.parallel.scatter" in refused.value.message
 
 
+@pytest.mark.parametrize(
+    "ready_made", ["torch.distributed.all_reduce", "torch.distributed.nn.functional.all_reduce"]
+)
+def test_a_collective_of_torch_as_the_answer_is_refused_by_its_name(run_ranks, ready_made):
+    module, _, name = ready_made.rpartition(".")
+    with pytest.raises(Refused) as refused:
+        run_ranks(f"from {module} import {name} as average", module="collectives", world=2)
+    assert refused.value.message_id == "refused_name"
+    assert "came: torch.distributed.all_reduce is used" in refused.value.message
+    assert "where: average in collectives.py" in refused.value.message
+
+
 def test_what_is_given_to_a_thread_is_refused(run):
     with pytest.raises(Refused) as refused:
         run(f"{HEAD}return futures.ThreadPoolExecutor(1).submit(scatter, b, d).result()")

@@ -251,6 +251,13 @@ def test_a_fault_in_a_check_is_not_the_learners(check, fault):
     assert exit_code([verdict]) == 3
 
 
+def test_neither_is_a_fault_of_the_checker(check, monkeypatch):
+    monkeypatch.setattr("multigpu.checking.session.Learner", None)
+    verdict = check()
+    assert (verdict.status, verdict.message_id) == ("checker_fault", "checker_fault")
+    assert "Traceback" in verdict.message
+
+
 def test_an_object_that_is_equal_to_everything_never_passes(check):
     verdict = check("class Odd:\n    __eq__ = lambda s, o: True\ndouble = lambda x: Odd()\n")
     assert verdict.status == "wrong"

@@ -1,7 +1,9 @@
 """``multigpu grade``: a class is checked, whatever one learner's answers do."""
 
 import csv
+import os
 import shutil
+import sys
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -135,6 +137,17 @@ def test_verdicts_are_kept_by_exercise(checked, classroom):
     assert checked("split", "step_time") == ["ada"]
     (classroom / "ada" / "costs.py").write_text("x = 2")
     assert checked("split", "step_time") == ["ada", "ada"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems take only names in UTF-8")
+def test_names_that_are_not_utf_8_are_graded(checked, classroom):
+    """As an archive from another system unpacks them."""
+    learner = classroom / os.fsdecode(b"m\xfcller")
+    learner.mkdir()
+    (learner / "data_parallel.py").write_text(ANSWERS["ada"])
+    (learner / os.fsdecode(b"\xfcbung.py")).write_text("")
+    assert checked("split")[-1] == learner.name
+    assert rows(classroom.parent / "grades")["m\\udcfcller"]["status"] == "pass"
 
 
 def test_results_of_an_older_version_are_made_again(checked, classroom):

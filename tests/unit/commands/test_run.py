@@ -210,6 +210,16 @@ def test_wrong_usage_says_what_to_give(arguments, says, capsys):
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["run", "trace"])
+def test_without_a_program_the_ways_to_call_it_are_shown(command, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main([command])
+    assert exit_.value.code == 2
+    said = capsys.readouterr().err
+    assert f"multigpu {command} --nproc N [OPTIONS] PROGRAM [ARGUMENTS]" in said
+    assert said.endswith("the following arguments are required: PROGRAM\n")
+
+
 @pytest.mark.slow
 def test_a_module_runs_like_python_m(tmp_path):
     """With its threads and what it has registered to run at exit."""
