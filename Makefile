@@ -72,9 +72,8 @@ lint: tools $(SITE_TOOLS)
 	@$(BIN)/lint-imports --no-logo --no-cache
 	@$(BIN)/mypy
 	@$(BIN)/python tools/check_words.py
-	@mkdir -p docs/_build && $(BIN)/python docs/_ext/course/script.py > docs/_build/course.js
 	@if command -v node >/dev/null && [ -e $(ESLINT) ]; \
-	then node $(ESLINT) --config tests/site/eslint.config.mjs docs/_build/course.js; \
+	then node $(ESLINT) --config tests/site/eslint.config.mjs docs/_static/course.js; \
 	else echo "JavaScript was not checked: that needs npm"; [ "$$CI" != true ]; fi
 
 bench:

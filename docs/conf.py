@@ -90,24 +90,6 @@ html_theme_options = {
 html_context = {"default_mode": "auto"}  # light or dark as the reader's system
 # Only the parts that have several pages get a list of them on the left.
 html_sidebars = {
-    **{
-        page: []
-        for page in (
-            "index",
-            "getting_started",
-            "glossary",
-            "cheat_sheet",
-            "map",
-            "notebooks",
-            "troubleshooting",
-            "teaching",
-            "authors",
-            "404",
-            "search",
-            "genindex",
-            "py-modindex",
-            "_notebooks/*",
-        )
-    },
+    **{pages: [] for pages in ("*", "_notebooks/*")},
     **{f"{part}/*": ["sidebar-nav-bs"] for part in ("lessons", "exercises", "reference")},
 }

@@ -79,7 +79,7 @@ def every_page() -> list[str]:
 
 def has_cells(text: str) -> bool:
     """Whether something on a page is run."""
-    marks = (".. run::", ":run:`", "-stepper::", ".. explorer::")
+    marks = (".. run::", ":run:`", ".. explorer::")
     return any(mark in text for mark in marks)
 
 

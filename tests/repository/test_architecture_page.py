@@ -1,12 +1,17 @@
 """docs/reference/architecture.rst: the ways it lists lead through files that are there."""
 
 import re
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "docs" / "_ext"))
+
+from course import package  # noqa: E402 (found through sys.path)
+
 PAGE = (ROOT / "docs" / "reference" / "architecture.rst").read_text(encoding="utf-8")
 WAYS = tomllib.loads((ROOT / "docs" / "reference" / "ways.toml").read_text(encoding="utf-8"))
 
@@ -33,6 +38,14 @@ def test_a_file_that_the_page_names_is_in_its_layer() -> None:
         for file in re.findall(r"``(\w+\.py)``", said.partition("\n\n")[0]):
             inside = ROOT / "src" / "multigpu" / layer / file
             assert inside.is_file() or file == "cli.py", f"{layer}: {file}"
+
+
+def test_the_training_package_can_be_read_in_two_evenings() -> None:
+    evenings = re.findall(r"^\.\. package-reading:: .+\n\n((?:   .+\n)+)", PAGE, flags=re.MULTILINE)
+    assert len(evenings) == 2
+    for listed in evenings:
+        files = [package.PACKAGE / line.strip().partition(":")[0] for line in listed.splitlines()]
+        assert package.minutes_of(files) <= 4 * 60
 
 
 def test_functions_are_in_the_files_that_the_page_names() -> None:

@@ -1,4 +1,4 @@
-/* How `make lint` reads the site's script: joined, as the pages get it, since its parts share a scope. */
+/* How `make lint` reads the site's script, docs/_static/course.js. */
 import js from "@eslint/js";
 import globals from "globals";
 

@@ -146,13 +146,21 @@ def test_no_page_is_heavier_than_half_a_megabyte(files: list[Path]) -> None:
 
 def test_the_course_adds_one_style_and_one_script_and_formulas_need_none(files: list[Path]) -> None:
     """All others come with the theme, with Sphinx and its extensions."""
-    own = {path.name for path in (ROOT / "docs" / "_static").iterdir()} | {"course.js"}
+    own = {path.name for path in (ROOT / "docs" / "_static").iterdir()}
     for page in files:
         sheets = [e for e in elements(page) if e.attributes.get("rel") == "stylesheet"]
         added = [sheet.attributes["href"] or "" for sheet in sheets] + values(page, "src", "script")
         names = sorted(PurePosixPath(urlsplit(name).path).name for name in added)
         assert [name for name in names if name in own] == ["course.css", "course.js"], page
         assert not [name for name in names if "mathjax" in name.lower() or "require" in name], page
+
+
+def test_a_column_on_the_left_lists_the_pages_of_its_part(files: list[Path]) -> None:
+    for page in files:
+        entries = [each for each in elements(page) if "toctree-l1" in each.classes]
+        filled = {around for entry in entries for around in entry.around()}
+        columns = [each for each in elements(page) if "bd-docs-nav" in each.classes]
+        assert filled.issuperset(columns), f"{page}: a column without a list"
 
 
 def test_every_page_has_a_card_for_whoever_shares_it(files: list[Path]) -> None:

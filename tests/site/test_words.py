@@ -1,9 +1,12 @@
 """Words of the glossary explain themselves: to mouse, keyboard and finger, without a script."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from bs4 import BeautifulSoup
 
 PAGE = "lessons/processes_and_ranks.html"
 WAIT = 2_000  # ms: far more than the card waits before it opens or closes
@@ -55,6 +58,27 @@ def test_a_tap_opens_the_meaning_and_the_card_leads_on(open_page: Callable) -> N
     assert 0 <= place["x"] <= 390 - place["width"]
     card.get_by_role("link").tap()
     page.wait_for_url("**/glossary.html#term-*")
+
+
+def test_a_definition_says_on_every_page_what_the_glossary_says(
+    site: Path, pages: list[Path]
+) -> None:
+    glossary = BeautifulSoup((site / "glossary.html").read_text("utf-8"), "html.parser")
+    shown = set()
+    for page in pages:
+        html = (site / page).read_text("utf-8")
+        for hidden in re.findall(r'<div class="course-words" hidden>.*', html, re.DOTALL):
+            words = BeautifulSoup(hidden, "html.parser").select(".course-words > div")
+            shown |= {(word["id"].removeprefix("about-"), said(word)) for word in words}
+    assert shown
+    for anchor, definition in shown:
+        term = glossary.find(id=anchor)
+        assert definition.endswith(said(term.find_next("dd"))), anchor
+
+
+def said(element: Any) -> str:
+    """The text of an element's paragraphs."""
+    return " ".join(" ".join(part.get_text().split()) for part in element.find_all("p"))
 
 
 def test_without_javascript_a_word_is_a_link_to_the_glossary(open_page: Callable) -> None:

@@ -39,13 +39,10 @@
     .. open-notebook:: multi_GPU.ipynb          the "open the notebook" button
     .. package-layers::, -reading::, -way::     the package, counted by the build (package.py)
     .. differences:: refused                    what virtual GPUs do, from the entries of a test
-    .. dp-stepper::                             one step of data parallelism, movement by movement
-    .. ring-stepper::                           a ring all-reduce on 2, 3 and 4 ranks
-    .. ring-attention-stepper::                 ring attention on four ranks, forward and backward
-    .. tensor-pair-stepper::                    column and row parallel, forward and backward
-    .. explorer:: sharded-memory                choose, and see: also pipeline-bubble and
-                                      server-traffic, planned-run, mesh-groups; explorers says
-                                      how to add one
+    .. explorer:: sharded-memory                choose, and see: also pipeline-bubble,
+                                      server-traffic, planned-run and mesh-groups; steppers are
+                                      dp-step, ring, ring-attention and tensor-pair; explorers
+                                      says how to add one
     .. course-path::                            the lessons with their times (landing page)
     .. course-map::                             lessons, notebooks and exercises as a picture
 
@@ -79,7 +76,6 @@ from course import (
     notebooks,
     package,
     quiz,
-    script,
     way,
     words,
 )
@@ -88,7 +84,7 @@ from course import (
 def setup(app):
     for part in (
         *(element, notebooks, way, boxes, quiz, cells, package, differences, exercises),
-        *(explorers, script, words, messages, asked, head, lesson_notebooks),
+        *(explorers, words, messages, asked, head, lesson_notebooks),
     ):
         part.setup(app)
     return {

@@ -69,15 +69,14 @@ def notebook_of(lesson, body, cells):
     for number, text in enumerate(texts):
         if text.strip():
             made.cells.append(nbformat.v4.new_markdown_cell(text.strip(), id=f"text-{number}"))
-        if number < len(places) and not is_quiet(cell := cells[int(places[number])]):
+        if number == len(places):
+            break
+        cell = cells[int(places[number])]
+        # A cell that asserts what only a quiet machine keeps is left out: a reader's may be busy.
+        if execution.QUIET not in records.tags_of(cell):
             made.cells.append(code_cell(cell, places[number]))
     made.metadata[MADE] = digest(made)
     return made
-
-
-def is_quiet(cell):
-    """Whether a cell asserts what only a quiet machine keeps, as a reader's may not be."""
-    return execution.QUIET in records.tags_of(cell)
 
 
 def code_cell(cell, number):

@@ -2,8 +2,8 @@
 
 ``.. package-layers::`` is the table of subpackages with files and lines; its body is a list of
 ``name: what it contains``.  ``.. package-reading::`` is the same for files, in the order of its
-body, each named from the package's folder.  ``.. package-way:: batch`` lists the stations of one of
-the ways in ``ways.toml``.
+body, each named from the package's folder, and says how long they take.  ``.. package-way:: batch``
+lists the stations of one of the ways in ``ways.toml``.
 """
 
 import tomllib
@@ -12,9 +12,11 @@ from itertools import groupby
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
+from course import times
 from course.cells import displayed
 from course.element import box, html
 from course.execution import ROOT
+from course.way import said
 from multigpu.pictures import Table
 
 PACKAGE = ROOT / "src" / "multigpu"
@@ -23,6 +25,12 @@ WAYS = ROOT / "docs" / "reference" / "ways.toml"
 
 def lines_of(files):
     return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
+
+
+def minutes_of(files):
+    """How long people read these files, counted as for a page; blank lines take no time."""
+    lines = "\n".join(path.read_text(encoding="utf-8") for path in files).splitlines()
+    return sum(bool(line.strip()) for line in lines) / times.LINES_A_MINUTE
 
 
 def ways():
@@ -52,14 +60,18 @@ class PackageLayers(SphinxDirective):
             frozenset({"files", "lines"}),
         )
         words = (
-            f"The two paths below pass through {len(named)} files with {lines_of(named):,} lines. "
+            f"The paths below pass through {len(named)} files with {lines_of(named):,} lines. "
             "The first lines of each file say what it is for and what to read next."
         )
         return [shown(table), nodes.paragraph("", words)]
 
 
 class PackageReading(SphinxDirective):
+    """``.. package-reading:: The first evening``: a table of files, and how long they take."""
+
     has_content = True
+    required_arguments = 1
+    final_argument_whitespace = True
 
     def run(self):
         lines = [row.partition(": ") for row in self.content]
@@ -72,7 +84,12 @@ class PackageReading(SphinxDirective):
         ]
         rows.append(("all", "", f"{lines_of(files):,}"))
         columns = ("file", "what you learn there", "lines")
-        return [shown(Table("In this order", columns, tuple(rows), frozenset({"lines"})))]
+        table = Table(self.arguments[0], columns, tuple(rows), frozenset({"lines"}))
+        words = (
+            f"At {times.LINES_A_MINUTE} lines a minute, blank ones not counted, that takes about "
+            f"{said(minutes_of(files))}."
+        )
+        return [shown(table), nodes.paragraph("", words)]
 
 
 def shown(table):

@@ -88,8 +88,8 @@ def all_lessons(way):
     reading = sum(way.reading(lesson) for lesson in LESSONS)
     working = sum(times.of_notebook(name) for name in NOTEBOOKS)
     writing = sum(times.of_exercises(lesson.exercises) for lesson in LESSONS)
-    read, work, write = (f"{minutes / 60:.0f}" for minutes in (reading, working, writing))
-    total = f"Together about {(reading + working + writing) / 60:.0f} hours: {read} to read, "
+    hours = read, work, write = [round(minutes / 60) for minutes in (reading, working, writing)]
+    total = f"Together about {sum(hours)} hours: {read} to read, "
     total += f"{work} in the notebooks, {write} for the exercises. "
     return html("div", listing, html("p", total, way.page("map", "how-long", "How we count")))
 

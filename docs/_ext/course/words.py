@@ -65,7 +65,11 @@ def markup(node):
 def learn_words(app, env):
     """Read the glossary once all pages are read; has it changed, every page is written anew."""
     before = getattr(env, "course_words", None)
-    env.course_words = words_of(env.get_doctree(GLOSSARY)) if GLOSSARY in env.found_docs else []
+    env.course_words = []
+    if GLOSSARY in env.found_docs:
+        doctree = env.get_doctree(GLOSSARY)
+        env.apply_post_transforms(doctree, GLOSSARY)  # a reference then says what it leads to
+        env.course_words = words_of(doctree)
     return list(env.found_docs) if env.course_words != before else []
 
 

@@ -1,17 +1,16 @@
 """Pictures that answer: the reader chooses, and the page shows the case that belongs to it.
 
-    {"title": …, "draw": "bars",          which drawing of docs/_script shows a case
+    {"title": …, "draw": "memory",         which drawing of course.js shows a case
      "choices": [choice("gpus", …), …],   one group of buttons each
      "cases": {"64 mixed": {…}, …}}       by the values of the choices, in their order
 
 is a record: the result of everything that can be chosen, from formulas or from a run, found when
-the site is built. Our script looks a case up and draws it. A stepper is a record, too, with frames
-in its cases. The tables are what a reader without JavaScript sees, and everybody's way to the
-numbers.
+the site is built. Our script looks a case up and draws it. In a stepper's record, which has
+"sides", a case is a list of frames for each side. The tables are what a reader without JavaScript
+sees, and everybody's way to the numbers.
 
-``.. explorer:: NAME`` stands for one of ``EXPLORERS``, and a stepper has a directive of its own.
-For another one write a module with ``record(env)``, ``tables(record)`` and ``SUMMARY``, and name it
-here.
+``.. explorer:: NAME`` stands for one of ``EXPLORERS``. For another one write a module with
+``record(env)``, ``tables(record)`` and ``SUMMARY``, and name it here.
 """
 
 import json
@@ -39,12 +38,11 @@ EXPLORERS = {
     "server-traffic": server_traffic,
     "planned-run": planned_run,
     "mesh-groups": mesh_groups,
-}
-STEPPERS = {
-    "dp-stepper": dp_step,
-    "ring-stepper": ring,
-    "ring-attention-stepper": ring_attention,
-    "tensor-pair-stepper": tensor_pair,
+    # steppers
+    "dp-step": dp_step,
+    "ring": ring,
+    "ring-attention": ring_attention,
+    "tensor-pair": tensor_pair,
 }
 
 
@@ -52,12 +50,10 @@ class Explorer(SphinxDirective):
     required_arguments = 1
 
     def run(self):
+        """A box with its title, the stage for our script, the tables, and the record."""
         if self.arguments[0] not in EXPLORERS:
             raise self.error(f"{self.arguments[0]}: choose one of {', '.join(EXPLORERS)}")
-        return self.box(EXPLORERS[self.arguments[0]], ["course-explorer"])
-
-    def box(self, made, classes):
-        """Title, the stage for our script, the tables, and the record."""
+        made = EXPLORERS[self.arguments[0]]
         for source in (__file__, cases.__file__, getfile(made)):
             self.env.note_dependency(source)
         record = made.record(self.env)
@@ -72,19 +68,10 @@ class Explorer(SphinxDirective):
                 html("div", classes=["course-stage"]),
                 html("details", summary, *tables, classes=["course-numbers"], open=""),
                 raw(f'<script type="application/json">{data}</script>'),
-                classes=classes,
+                classes=["course-explorer", *(["course-stepper"] if "sides" in record else [])],
             )
         ]
 
 
-class Stepper(Explorer):
-    required_arguments = 0
-
-    def run(self):
-        return self.box(STEPPERS[self.name], ["course-explorer", "course-stepper"])
-
-
 def setup(app):
     app.add_directive("explorer", Explorer)
-    for name in STEPPERS:
-        app.add_directive(name, Stepper)

@@ -1,4 +1,4 @@
-"""``.. dp-stepper::``: one step of data parallelism, movement by movement, by hand and in torch.
+"""``.. explorer:: dp-step``: one step of data parallelism, by hand and in nn.DataParallel.
 
 The numbers come from ``dp_step_recording.py`` and its record; the words from ``dp_step.toml``.
 """

@@ -1,4 +1,4 @@
-"""``.. ring-stepper::``: a ring all-reduce step by step, on 2, 3 and 4 ranks.
+"""``.. explorer:: ring``: a ring all-reduce step by step, on 2, 3 and 4 ranks.
 
 Messages, bytes and pictures come from ``ring_recording.py``, which runs the reference answer; the
 words stand here.

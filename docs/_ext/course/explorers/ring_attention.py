@@ -1,4 +1,4 @@
-"""``.. ring-attention-stepper::``: ring attention on four ranks, forward and backward.
+"""``.. explorer:: ring-attention``: ring attention on four ranks, forward and backward.
 
 Messages, bytes and pictures come from ``ring_attention_recording.py``, which runs the reference
 answer; the words are here.

@@ -1,4 +1,4 @@
-"""``.. tensor-pair-stepper::``: a column-parallel and a row-parallel layer, forward and backward.
+"""``.. explorer:: tensor-pair``: a column-parallel and a row-parallel layer, forward and backward.
 
 What ranks hold and send, and the pictures, come from ``tensor_pair_recording.py``, which runs the
 reference answers. The words come from this file.
