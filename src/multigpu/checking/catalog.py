@@ -65,8 +65,10 @@ class Course:
         return self.root / "docs" / "_build" / "html"
 
     def checks_of(self, module: str) -> list[Path]:
-        """What decides about a module's answers: its declarations, their helpers, course.toml."""
-        return [*(self.checks / module).glob("*.py"), self.root / "course.toml"]
+        """What decides about a module's answers: its declarations, their helpers, course.toml, and
+        the files of this package that compare."""
+        ours = Path(__file__).parent.glob("*.py")
+        return [*(self.checks / module).glob("*.py"), self.root / "course.toml", *ours]
 
     def check_file(self, module: str, function: str) -> Path:
         """The file that declares an exercise."""

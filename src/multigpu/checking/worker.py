@@ -30,7 +30,7 @@ from multigpu.checking.catalog import Exercise
 from multigpu.checking.encoding import Encoder, Request
 from multigpu.checking.out_of_reach import put_out_of_reach
 from multigpu.devices import meters
-from multigpu.ranks.backend import become_rank, choose_backend
+from multigpu.ranks.backend import become_rank, choose_backend, free_port
 from multigpu.ranks.errors import describe_exception
 from multigpu.ranks.frames import Write
 from multigpu.ranks.memory_limit import memory_within
@@ -74,7 +74,7 @@ def serve(request: Request, judge: Connection, folder: str) -> None:
         compiled(request.source, request.path)
     workers = Supervisor(
         request.ranks or 1,
-        partial(work, request, folder),
+        partial(work, request, folder, free_port()),
         limits=request.limits,
         caller=judge,
         watch=Watch(request.ranks, timeout=None) if request.ranks else None,
@@ -85,8 +85,8 @@ def serve(request: Request, judge: Connection, folder: str) -> None:
 # --- a worker ------------------------------------------------------------------------------------
 
 
-def work(request: Request, folder: str, number: int, say: Write) -> None:
-    """The body of one worker, or of one per rank.  ``folder`` is that of all of them."""
+def work(request: Request, folder: str, port: int, number: int, say: Write) -> None:
+    """The body of one worker, or of one per rank.  ``folder`` and ``port`` are those of all."""
     import torch
 
     own = os.path.join(folder, str(number))
@@ -97,7 +97,7 @@ def work(request: Request, folder: str, number: int, say: Write) -> None:
         data = int(counted) * resource.getpagesize()
         # A little before the supervisor would end it: a MemoryError names the line.
         limit(resource.RLIMIT_DATA, data + request.limits.host_memory * 4 // 5)
-    joined = group(request, number, os.path.join(folder, "store"), say)
+    joined = group(request, number, os.path.join(folder, "store"), port, say)
     with joined if request.ranks else machine(request) as devices_or_rank:
         if request.backing != "cpu" or not request.ranks:
             torch.manual_seed(number)
@@ -160,7 +160,7 @@ def machine(request: Request) -> Iterator[list[Any]]:
 
 
 @contextlib.contextmanager
-def group(request: Request, rank: int, store: str, say: Write) -> Iterator[int]:
+def group(request: Request, rank: int, store: str, port: int, say: Write) -> Iterator[int]:
     """The process group of all ranks.  It stays: another rank may be busy with it still."""
     import torch
     import torch.distributed as dist
@@ -168,7 +168,7 @@ def group(request: Request, rank: int, store: str, say: Write) -> Iterator[int]:
     if request.backing == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # rank_device() is the CPU then
     backend = choose_backend(request.ranks, asked=None, gpus=torch.cuda.device_count())
-    become_rank(rank, request.ranks, trace=True, write=say)
+    become_rank(rank, request.ranks, trace=True, write=say, port=port)
     rendezvous = dist.FileStore(store, request.ranks)  # type: ignore[attr-defined]
     dist.init_process_group(backend.name, store=rendezvous, rank=rank, world_size=request.ranks)
     # No learner's code runs while a rank is still joining: it could cut the connection.

@@ -3,15 +3,22 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
+
+import psutil
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A file to write, which takes the place of `path` when the block ends without an error.
 
-    A writer that is killed leaves `.NAME.PROCESS.partial` beside it.
+    A writer that is killed leaves `.NAME.PROCESS.partial` beside it; the next one removes that.
     """
+    for left in path.parent.glob(f".{escape(path.name)}.*.partial"):
+        process = left.suffixes[-2][1:]
+        if process.isdecimal() and not psutil.pid_exists(int(process)):
+            left.unlink(missing_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         yield partial

@@ -1,6 +1,7 @@
 """Where a rank computes and how it communicates: its device, its backend, its group."""
 
 import os
+import socket
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 
 
 NAMES = ("gloo", "nccl")
-PORT = 29500  # torchrun's own
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
@@ -66,14 +66,21 @@ def rank_device(local_rank: int | None = None) -> "torch.device":
     return torch.device("cuda", local_rank % gpus)
 
 
+def free_port() -> int:
+    """A port of this machine at which no process listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 def become_rank(
     rank: int,
     world_size: int,
     *,
     trace: bool,
     write: Write,
+    port: int,
     takes_gpu: bool = True,
-    port: int = PORT,
 ) -> None:
     """Make this process a rank: torchrun's variables, its GPU, and a record of its calls.
 

@@ -5,7 +5,6 @@ import io
 import linecache
 import os
 import random
-import socket
 import sys
 import time
 import types
@@ -14,7 +13,7 @@ from functools import cache
 from multiprocessing.connection import Connection
 from typing import Any
 
-from multigpu.ranks.backend import become_rank, choose_backend
+from multigpu.ranks.backend import become_rank, choose_backend, free_port
 from multigpu.ranks.errors import describe_exception, traceback_text
 from multigpu.ranks.frames import Write
 from multigpu.ranks.proof import Watch
@@ -154,13 +153,6 @@ class Rank:
             return
         write({"phase": "answer"}, answer)
         write({"phase": "returned", "time": time.monotonic(), "costly": costly_imports()})
-
-
-def free_port() -> int:
-    """A port of this machine at which no process listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def settle(job: Job) -> None:

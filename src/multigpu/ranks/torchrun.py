@@ -93,9 +93,10 @@ class ProcessGroups:
 
     def destroy(self, group: Any = None) -> None:
         """``torch.distributed.destroy_process_group``; what run_ranks has made stays."""
-        if self._shared and (group is None or group is dist.group.WORLD):
-            self._given, self._shared = True, False
-            return
+        if group is None or group is dist.group.WORLD:
+            self._given, self._shared = self._shared, False
+            if self._given:
+                return
         self._destroy(group)
 
 

@@ -189,7 +189,9 @@ def join_group(launch: Launch, asked: str | None) -> Backend:
     if device.type == "cuda":
         torch.cuda.set_device(device)  # NCCL and bare .cuda() use the current device
     if dist.is_initialized():
-        there = dist.get_backend()
+        # A group may have one for each type of device: "cpu:gloo,cuda:nccl", which is the default.
+        backends = dict(each.split(":") for each in dist.get_backend_config().split(","))
+        there = backends.get(device.type, dist.get_backend())
         if asked not in (None, there):
             raise ValueError(
                 f"backend={asked!r}, but this process already has a process group of {there}. "

@@ -111,11 +111,10 @@ class Sharded(Distributed):
             model, mesh=mesh, reshard_after_forward=self.reshard, mp_policy=policy
         )
         # Else the gradients of different weights are added up where ranks have used different ones.
-        if self.config.find_unused_parameters is not False and hasattr(self.root, UNUSED):
+        reduces_all = self.config.find_unused_parameters is not False and hasattr(self.root, UNUSED)
+        if reduces_all:
             getattr(self.root, UNUSED)(True)
-        self.call_order = CallOrder(
-            model, blocks, mode=self.mode, weights_too=not hasattr(self.root, UNUSED)
-        )
+        self.call_order = CallOrder(model, blocks, mode=self.mode, weights_too=not reduces_all)
 
     def forward_backward(self, parts: Sequence[Batch], loss_fn: LossFn) -> StepLoss:
         step = StepLoss(averaged_over=self.world_size)
@@ -271,7 +270,8 @@ class CallOrder:
     after a place with two different next blocks, they compare each time from then on.
 
     ``weights_too``: before backward they compare the weights outside of blocks as well. Before
-    PyTorch 2.13, FSDP sends only the gradients that there are, one after the other without names.
+    PyTorch 2.13, and with ``find_unused_parameters=False``, FSDP sends only the gradients that
+    there are, one after the other without names.
     """
 
     def __init__(

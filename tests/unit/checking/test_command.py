@@ -7,10 +7,11 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from multigpu.checking import session
+from multigpu.checking import catalog, session
 from multigpu.checking.catalog import Catalog, Course
 from multigpu.checking.progress import Progress
 from multigpu.checking.source import definitions, is_written, starter_of
@@ -170,6 +171,16 @@ def test_a_pass_does_not_outlive_a_stricter_check(command, course):
     out = command("list")[1]
     assert "0 of 7" in out
     assert f"○ split           {exercises.WORDS['unchecked']}: " in out
+
+
+def test_nor_an_update_of_what_compares(command, course, monkeypatch, tmp_path):
+    package = shutil.copytree(Path(catalog.__file__).parent, tmp_path / "checking")
+    monkeypatch.setattr(catalog, "__file__", str(package / "catalog.py"))
+    write(course, SPLIT)
+    assert command("check", "split")[0] == 0
+    assert "1 of 7" in command("list")[1]
+    (package / "comparing.py").write_text("# stricter\n")
+    assert "0 of 7" in command("list")[1]
 
 
 def test_what_is_saved_during_a_check_is_not_checked_yet(command, course, monkeypatch):

@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 
 import pyarrow.parquet as pq
 import pytest
@@ -74,6 +76,16 @@ def test_asked_to_end_it_leaves_the_file_as_it_was_and_nothing_beside_it(file, m
     assert main(["partition", str(file), "--partitions", "8"]) == 130
     assert os.listdir(file.parent) == [file.name]
     assert file.read_bytes() == before
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_one(file):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    at_work = file.with_name(f".{file.name}.{os.getppid()}.partial")
+    for left in (file.with_name(f".{file.name}.{ended.pid}.partial"), at_work):
+        left.write_bytes(b"half")
+    assert main(["partition", str(file), "--partitions", "8"]) == 0
+    assert set(os.listdir(file.parent)) == {file.name, at_work.name}
 
 
 def test_a_row_group_size_leaves_the_last_one_short_as_pandas_does(file, frame, capsys):

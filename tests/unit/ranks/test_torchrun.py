@@ -33,6 +33,19 @@ def test_a_group_is_asked_for_as_under_torchrun(backend, world):
     assert run_ranks(begins_and_ends, world, backend, show=False) == [(world, [])] * world
 
 
+def makes_its_own():
+    dist.destroy_process_group()
+    dist.init_process_group("gloo")
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    return total.item()
+
+
+@pytest.mark.parametrize("trace", [True, False])
+def test_a_program_may_make_a_group_in_place_of_the_given_one(trace):
+    assert run_ranks(makes_its_own, 2, trace=trace, show=False) == [2, 2]
+
+
 def asks(options):
     dist.init_process_group(**options)
 

@@ -108,6 +108,20 @@ def test_another_backend_than_the_groups_own_is_refused() -> None:
     assert "backend=" in said[0]
 
 
+@pytest.mark.parametrize("made_of", [None, "cpu:gloo"])
+def test_the_backend_of_a_group_is_that_for_the_ranks_device(made_of: str | None) -> None:
+    """PyTorch's default has one for each type of device, and its name is "undefined"."""
+
+    def on_a_rank() -> tuple[str, str]:
+        dist.destroy_process_group()
+        dist.init_process_group(made_of)
+        launch = Launch.here()
+        return str(join_group(launch, None)), join_group(launch, "gloo").name
+
+    found = run_ranks(on_a_rank, 2, backend="gloo", show=False, trace=False)
+    assert set(found) == {("gloo on the CPU", "gloo")}
+
+
 def test_only_a_process_that_ends_well_waits_for_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -225,9 +225,10 @@ class OneAnswerUsedLater(FromTheSecondStep):
         return sum(answers) if self.steps == 1 else answers[dist.get_rank()]
 
 
-def different_layers(mode):
+def different_layers(mode, **settings):
     """A trainer whose two ranks use different layers."""
-    return trainer_of(mode, Routed(in_blocks=False), optimizer="sgd", epochs=1, max_steps=1)
+    settings |= {"optimizer": "sgd", "epochs": 1, "max_steps": 1}
+    return trainer_of(mode, Routed(in_blocks=False), **settings)
 
 
 @pytest.mark.skipif(not hasattr(FSDPModule, UNUSED), reason="needs PyTorch 2.13")
@@ -252,11 +253,14 @@ def test_ranks_that_use_different_layers_do_not_mix_up_their_gradients(mode):
     torch.testing.assert_close(moved["other.weight"], rate * of_other / 2, rtol=1e-3, atol=1e-7)
 
 
-def test_before_pytorch_2_13_ranks_that_use_different_layers_are_refused():
+@pytest.mark.parametrize("asked", [None, False])
+def test_ranks_that_use_different_layers_are_refused_where_gradients_may_be_missing(asked):
+    """Before PyTorch 2.13, or if it is told that no gradient is ever missing."""
+
     def on_a_rank():
-        if hasattr(FSDPModule, UNUSED):
+        if asked is None and hasattr(FSDPModule, UNUSED):
             delattr(FSDPModule, UNUSED)
-        different_layers("zero3").fit()
+        different_layers("zero3", find_unused_parameters=asked).fit()
 
     says = "rank 1 reaches the gradient of other.* where rank 0 reaches the gradient of one"
     with pytest.raises(RankError, match=says):
