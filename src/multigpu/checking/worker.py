@@ -60,7 +60,7 @@ def warm_up() -> None:
     import multigpu.checking.specimen
     import multigpu.devices.machine
     import multigpu.ranks.memory_limit
-    import multigpu.ranks.tracing  # noqa: F401
+    import multigpu.ranks.traced_group  # noqa: F401
 
     cloudpickle.loads(cloudpickle.dumps(torch.zeros(1)))  # with what torch imports for that
     stand_ins.spare_the_compiler()

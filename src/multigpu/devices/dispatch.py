@@ -126,7 +126,7 @@ _plans: dict[Any, OperatorPlan] = {}
 
 
 class Filling:
-    """Data that a collective fills until it is waited for; see ranks/tracing.py.
+    """Data that a collective fills until it is waited for; see ranks/traced_group.py.
 
     `tell` is called when an operator takes them too early.
     """

@@ -111,6 +111,6 @@ def become_rank(
     if device.type == "cuda" and takes_gpu:
         torch.cuda.set_device(device)
     if trace:
-        from multigpu.ranks.tracing import start_recording
+        from multigpu.ranks.traced_group import start_recording
 
         start_recording(write)

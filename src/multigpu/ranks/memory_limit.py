@@ -22,7 +22,7 @@ from multigpu.devices.meters import Memory, MemoryMeter
 from multigpu.devices.threads import around_new_threads
 from multigpu.ranks.backend import rank_device
 from multigpu.ranks.frames import Write
-from multigpu.ranks.tracing import tensors_in
+from multigpu.ranks.traced_group import tensors_in
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 METERS: list[MemoryMeter] = []  # of the limits that this process is in, the outermost first

@@ -49,7 +49,7 @@ def warm_up() -> None:
     import torch.nn.parallel  # noqa: F401
 
     import multigpu.ranks.supervisor
-    import multigpu.ranks.tracing  # noqa: F401
+    import multigpu.ranks.traced_group  # noqa: F401
 
 
 def serve(job: Job, caller: Connection, folder: str) -> None:

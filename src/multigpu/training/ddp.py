@@ -12,7 +12,8 @@ from multigpu.data.feeds import Batch
 from multigpu.ranks.errors import counted
 from multigpu.training.config import TrainConfig
 from multigpu.training.distributed import Launch, join_group, take_from_main_rank
-from multigpu.training.strategy import LossFn, Sample, StepLoss, Strategy, call
+from multigpu.training.loss import LossFn, StepLoss
+from multigpu.training.strategy import Sample, Strategy, call
 
 
 class Distributed(Strategy):

@@ -11,15 +11,8 @@ from multigpu.devices import current_machine, gpus
 from multigpu.ranks.errors import counted
 from multigpu.training.config import TrainConfig
 from multigpu.training.distributed import Launch
-from multigpu.training.strategy import (
-    InAutocast,
-    LossFn,
-    Sample,
-    StepLoss,
-    Strategy,
-    call,
-    to_device,
-)
+from multigpu.training.loss import LossFn, StepLoss
+from multigpu.training.strategy import InAutocast, Sample, Strategy, call, to_device
 
 
 class DataParallel(Strategy):

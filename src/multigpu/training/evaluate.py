@@ -23,17 +23,9 @@ from torch import distributed as dist
 
 from multigpu.data.feeds import Feed, rows_of
 from multigpu.training.distributed import in_a_group
+from multigpu.training.loss import IGNORED, ClassLoss, LossFn, StepLoss
 from multigpu.training.randomness import random_numbers_kept
-from multigpu.training.strategy import (
-    IGNORED,
-    Autocast,
-    ClassLoss,
-    LossFn,
-    StepLoss,
-    call,
-    modes_kept,
-    to_device,
-)
+from multigpu.training.strategy import Autocast, call, modes_kept, to_device
 
 KNOWN = "accuracy, recall@k and ndcg@k (for example recall@10)"
 MetricChoice = Sequence[str] | Mapping[str, Any]  # names, or a function or an object for each name

@@ -45,8 +45,9 @@ from multigpu.training.distributed import (
     require_nccl_between_gpus,
     take_from_main_rank,
 )
+from multigpu.training.loss import LossFn, StepLoss
 from multigpu.training.models import SmallGPT
-from multigpu.training.strategy import LossFn, Sample, StepLoss, call
+from multigpu.training.strategy import Sample, call
 
 UNUSED = "set_reduce_scatter_unused_params"  # a gradient of 0 for what took no part on a rank
 REPEATED = (nn.Sequential, nn.ModuleList, nn.ModuleDict)

@@ -27,7 +27,8 @@ from multigpu.training.config import TrainConfig
 from multigpu.training.ddp import Distributed
 from multigpu.training.distributed import Launch
 from multigpu.training.dp import DataParallel
-from multigpu.training.strategy import CallsFunction, InAutocast, LossFn, Sample, StepLoss
+from multigpu.training.loss import LossFn, StepLoss
+from multigpu.training.strategy import CallsFunction, InAutocast, Sample
 
 FILES = {"dp": "data_parallel", "ddp": "distributed_data_parallel"}
 

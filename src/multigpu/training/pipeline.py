@@ -46,13 +46,12 @@ from multigpu.training.distributed import (
     restarted,
     take_from_main_rank,
 )
+from multigpu.training.loss import LossFn, StepLoss
 from multigpu.training.partition import cut, stages_at
 from multigpu.training.strategy import (
     CallsFunction,
     InAutocast,
-    LossFn,
     Sample,
-    StepLoss,
     Strategy,
     modes_kept,
     to_device,

@@ -23,7 +23,8 @@ from multigpu.data.replacing import replace_file
 from multigpu.training.checkpoint import CheckpointError, packed, read
 from multigpu.training.config import TrainConfig
 from multigpu.training.distributed import main_rank_does
-from multigpu.training.strategy import LossFn, Strategy
+from multigpu.training.loss import LossFn
+from multigpu.training.strategy import Strategy
 from multigpu.training.trainer import choose_strategy
 
 

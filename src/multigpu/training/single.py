@@ -8,7 +8,8 @@ from torch import nn
 from multigpu.data.feeds import Batch
 from multigpu.training.config import TrainConfig
 from multigpu.training.distributed import Launch
-from multigpu.training.strategy import LossFn, Sample, StepLoss, Strategy, call
+from multigpu.training.loss import LossFn, StepLoss
+from multigpu.training.strategy import Sample, Strategy, call
 
 
 class Single(Strategy):

@@ -49,6 +49,7 @@ from multigpu.training.distributed import (
 )
 from multigpu.training.evaluate import MetricChoice, Metrics, evaluate
 from multigpu.training.history import EarlyStopping, History, ProgressBar, gpu_figures
+from multigpu.training.loss import ClassLoss, LossFn, StepLoss, exact_over_parts
 from multigpu.training.optimizer import (
     MakeOptimizer,
     MakeSchedule,
@@ -58,14 +59,7 @@ from multigpu.training.optimizer import (
     restore_schedule,
 )
 from multigpu.training.own import make_own
-from multigpu.training.strategy import (
-    ClassLoss,
-    LossFn,
-    StepLoss,
-    Strategy,
-    exact_over_parts,
-    synchronize,
-)
+from multigpu.training.strategy import Strategy, synchronize
 
 OF_EACH_RANK = ("folder", "workers", "progress")  # settings that may differ from rank to rank
 ASK_EVERY = 10  # steps after which ranks ask each other whether one of them was told to end

@@ -11,7 +11,7 @@ import torch
 
 from multigpu.devices.meters import MemoryMeter
 from multigpu.ranks.memory_limit import counting
-from multigpu.ranks.tracing import Copies, TracedWork
+from multigpu.ranks.traced_group import Copies, TracedWork
 
 
 def storages(tensors):

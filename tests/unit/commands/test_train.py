@@ -18,8 +18,8 @@ from multigpu.cli import main
 from multigpu.commands import train
 from multigpu.commands.train import docs_of_fields
 from multigpu.training import TrainConfig
+from multigpu.training.loss import StepLoss
 from multigpu.training.single import Single
-from multigpu.training.strategy import StepLoss
 from multigpu.training.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parents[3]

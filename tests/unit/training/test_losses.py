@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 
 from multigpu import run_ranks, virtual_gpus
 from multigpu.training import TrainConfig, Trainer
-from multigpu.training.strategy import ClassLoss
+from multigpu.training.loss import ClassLoss
 
 from .test_trainer_modes import COMMON, OF_CLASSES, ROWS, Small, data, on_one_device
 
