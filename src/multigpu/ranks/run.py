@@ -54,7 +54,7 @@ def run_ranks(
     * ``timeout``: seconds without progress (no call of torch.distributed begins or ends, nothing
       is printed, and no part of a result arrives) after which the run is stopped; None: never.
       It counts after ``fn`` has returned, too, as long as its threads or processes run.  A
-      deadlock is found much earlier.
+      deadlock is found much earlier, unless a call in it has a time limit that ends before.
     * ``backend``: "gloo" or "nccl"; NCCL is chosen where every rank has a GPU of its own.
     * ``memory``: a limit for each rank's tensors, "1 GiB" for example.
     * ``gpus="virtual"``: rank i gets the virtual GPU ``cuda:i``, and "nccl" works without NCCL:
