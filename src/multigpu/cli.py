@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from multigpu.checking.catalog import CourseNotFound, UnknownExercise, find_course
+from multigpu.checking.catalog import CourseNotFound, UnknownExercise, find_course, this_course
 
 HOMES = {  # the module of a command that is not called like it
     **dict.fromkeys(("list", "next", "hint", "solution", "reset"), "exercises"),
@@ -36,6 +36,7 @@ COMMANDS = {
     "doctor": "check whether this machine has everything the course needs",
 }
 OF_A_COURSE = {"list", "next", "check", "watch", "grade", "hint", "reset", "solution", "author"}
+OF_TEACHERS = {"grade", "author"}  # outside of a course they take the one that is installed
 
 
 class NotInstalled(Exception):
@@ -51,7 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parser_for(given).parse_args(given)
         if options.command in OF_A_COURSE:
-            options.course = find_course((options.course or Path.cwd()).resolve())
+            if options.course is None and options.command in OF_TEACHERS:
+                options.course = this_course()
+            else:
+                options.course = find_course((options.course or Path.cwd()).resolve())
         code = int(getattr(module_of(options.command), f"run_{options.command}")(options))
     except (CourseNotFound, UnknownExercise, NotInstalled) as error:
         print(error, file=sys.stderr)

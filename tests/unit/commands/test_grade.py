@@ -150,6 +150,13 @@ def test_names_that_are_not_utf_8_are_graded(checked, classroom):
     assert rows(classroom.parent / "grades")["m\\udcfcller"]["status"] == "pass"
 
 
+def test_outside_of_a_course_a_class_is_graded_by_the_one_that_is_installed(
+    checked, classroom, monkeypatch
+):
+    monkeypatch.chdir(classroom)
+    assert checked("split") == sorted(ANSWERS)
+
+
 def test_results_of_an_older_version_are_made_again(checked, classroom):
     kept = classroom.parent / "grades" / "learners" / "ada.json"
     checked("split")
