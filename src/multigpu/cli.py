@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.course is None and options.command in OF_TEACHERS:
                 options.course = this_course()
             else:
-                options.course = find_course((options.course or Path.cwd()).resolve())
+                options.course = find_course(Path.cwd(), asked=options.course)
         code = int(getattr(module_of(options.command), f"run_{options.command}")(options))
     except (CourseNotFound, UnknownExercise, NotInstalled) as error:
         print(error, file=sys.stderr)

@@ -65,10 +65,8 @@ class Course:
         return self.root / "docs" / "_build" / "html"
 
     def checks_of(self, module: str) -> list[Path]:
-        """What decides about a module's answers: its declarations, their helpers, course.toml, and
-        the files of this package that compare."""
-        ours = Path(__file__).parent.glob("*.py")
-        return [*(self.checks / module).glob("*.py"), self.root / "course.toml", *ours]
+        """What decides about a module's answers: its declarations, their helpers, course.toml."""
+        return [*(self.checks / module).glob("*.py"), self.root / "course.toml"]
 
     def check_file(self, module: str, function: str) -> Path:
         """The file that declares an exercise."""
@@ -76,16 +74,25 @@ class Course:
 
     def command(self, words: str) -> str:
         """``multigpu next split``, as it works in the current folder: outside with --course."""
-        if Path.cwd().is_relative_to(self.root):
-            return f"multigpu {words}"
+        with contextlib.suppress(CourseNotFound):
+            if find_course(Path.cwd()).root == self.root:
+                return f"multigpu {words}"
         return f"multigpu {words} --course {shlex.quote(os.path.relpath(self.root))}"
 
 
-def find_course(start: Path) -> Course:
+def find_course(start: Path, *, asked: Path | None = None) -> Course:
     """The course around ``start``: the nearest folder upwards that looks like it.
 
-    Raises CourseNotFound when there is none.
+    If a folder is ``asked`` for, it has to be that of a course itself. Raises CourseNotFound.
     """
+    if asked is not None:
+        course = Course(asked.resolve())
+        if course.solutions.is_dir() and course.checks.is_dir():
+            return course
+        raise CourseNotFound(
+            f"--course {asked}: there is no course, with solutions/ and tests/exercises/. Give the "
+            "folder in which they are."
+        )
     for folder in (start, *start.parents):
         course = Course(folder)
         if course.solutions.is_dir() and course.checks.is_dir():

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from multigpu.checking.catalog import Catalog, Course, Exercise
-from multigpu.checking.source import digest_of, fingerprint, written_in
+from multigpu.checking.source import digest_of, digest_of_package, fingerprint, written_in
 from multigpu.checking.verdicts import Verdict
 
 State = Literal["pass", "failed", "unchecked", "starter"]
@@ -97,7 +97,7 @@ class Progress:
 
     def _judged(self, exercise: Exercise, source: str) -> dict[str, str | None]:
         """The same for the same code and checks: an update may have made these stricter."""
-        checks = digest_of(self.course.checks_of(exercise.chapter.module))
+        checks = digest_of_package() + digest_of(self.course.checks_of(exercise.chapter.module))
         return {"fingerprint": fingerprint(source, exercise.function), "checks": checks}
 
     def _source(self, exercise: Exercise) -> str:

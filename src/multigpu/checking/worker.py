@@ -6,6 +6,7 @@ of ``multigpu.ranks.supervisor``. A run without a clean end never passes.
 """
 
 import contextlib
+import importlib.machinery
 import importlib.util
 import inspect
 import os
@@ -291,6 +292,9 @@ class Tracer:
         while isinstance(called, partial):  # its own call is in C, and has no frame
             called = called.func
         for part in getattr(called, "__mro__", (called,)):  # it may be ready-made, or inherit
+            code = getattr(part, "__code__", None)
+            if code and os.path.dirname(code.co_filename) == self._folder:
+                continue  # functools.wraps gives it the module of another one
             module = sys.modules.get(getattr(part, "__module__", None) or "")
             if name := name_of(getattr(module, "__file__", None) or "", forbidden):
                 where = (self.path, self._line) if own else None
@@ -395,10 +399,13 @@ def place_of_module(name: str) -> str:
     if name == "torch.cuda.comm":  # virtual GPUs have their own; torch's is in torch.nn.parallel
         name = "multigpu.devices.comm"
     first, *inner = name.split(".")
-    spec = importlib.util.find_spec(first)
-    if spec is None or spec.origin is None:
+    # By its path: Python has some modules frozen, which then say of no file that they are there.
+    spec = importlib.machinery.PathFinder.find_spec(first) or importlib.util.find_spec(first)
+    if spec is None:
         return ""
-    path = os.path.join(spec.origin.removesuffix("__init__.py").removesuffix(".py"), *inner)
+    folders = spec.submodule_search_locations
+    outermost = next(iter(folders)) if folders else (spec.origin or "").removesuffix(".py")
+    path = os.path.join(outermost, *inner)
     if os.path.isdir(path):
         return os.path.join(path, "")
     return f"{path}.py" if os.path.isfile(f"{path}.py") else ""

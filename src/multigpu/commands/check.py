@@ -6,6 +6,7 @@
 import argparse
 import contextlib
 import json
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -138,7 +139,8 @@ def what_next(verdict: Verdict, progress: Progress) -> list[str]:
     same_file = [exercise for exercise in to_do if exercise.chapter == passed.chapter]
     said = []
     if not same_file:
-        said = [f"{passed.file} is done. Run it: python {progress.place(passed)}"]
+        place = shlex.quote(str(progress.place(passed)))
+        said = [f"{passed.file} is done. Run it: python {place}"]
     if not to_do:
         return [*said, all_done(progress.course)]
     next_one = (same_file or to_do)[0]

@@ -9,6 +9,7 @@ call of torch.distributed is recorded, so that a deadlock is proven with ranks a
 import argparse
 import html
 import json
+import re
 import sys
 import threading
 import time
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from multigpu.ranks.trace import Trace
 
 TORCHRUN = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
+# What os.environ and PyTorch say of a variable that only torchrun sets
+OF_TORCHRUN = re.compile(
+    r"(^'|environment variable )(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)('$| )"
+)
 
 
 def run_options(parser: argparse.ArgumentParser) -> None:
@@ -85,9 +90,9 @@ def run_run(options: argparse.Namespace) -> int:
 def run_trace(options: argparse.Namespace) -> int:
     """Run the program on ranks and record what they send.  Returns the exit code."""
     command = [options.program, *options.arguments]
-    if Path(command[0]).name.startswith("python") and command[1:2] == ["-m"]:
+    if re.fullmatch(r"python[\d.]*", Path(command[0]).name) and command[1:2] == ["-m"]:
         command = command[2:]
-    if command and command[0] in TORCHRUN:
+    if command and Path(command[0]).name in TORCHRUN:
         options = from_torchrun(options, command[1:])
     wrong = not_usable(options)
     if not wrong and not options.nproc:
@@ -158,7 +163,7 @@ def in_one_process(options: argparse.Namespace) -> int:
             code = run_program(options.program, options.arguments, is_module=options.is_module)
         except Exception as error:
             print("\n".join(["", traceback_text(error)]), file=sys.stderr)
-            if "RANK" in str(error) or "WORLD_SIZE" in str(error):  # variables that torchrun sets
+            if OF_TORCHRUN.search(str(error)):
                 instead = f"--nproc {options.gpus} instead of --gpus {options.gpus}"
                 print(f"\nThis program is for torchrun: give {instead}.", file=sys.stderr)
             code = 1

@@ -138,6 +138,7 @@ class Rank:
             groups = ProcessGroups(self.store, virtual=virtual, traced=job.trace)
             if job.joins:
                 groups.make(self.backend)
+                write({"phase": "joined_group"})  # which takes a while with many ranks: progress
             with memory_within(None if virtual else job.memory, rank, write):
                 function, arguments = cloudpickle.loads(job.payload)
                 install_main(function)

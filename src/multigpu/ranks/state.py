@@ -35,7 +35,7 @@ class RankState:
     spans: deque[Span] = field(default_factory=lambda: deque(maxlen=KEPT))
     last: Call | None = None  # the call that was begun last
     made: Counter[tuple[str, str]] = field(default_factory=Counter)  # calls by (op, group)
-    places: Counter[tuple[str, int]] = field(default_factory=Counter)  # calls by line
+    places: Counter[tuple[str, int, str]] = field(default_factory=Counter)  # by line and group
     main: int | None = None  # native id of its main thread
     # thread -> the call that it waits for, and when the time limit of this wait ends
     waits: dict[int, tuple[Call, float]] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class RankState:
                 self.threads.add(call.thread)
                 self.made[call.op, call.group] += 1
                 call.nth_alike = self.made[call.op, call.group]
-                self.places[call.file, call.line] += 1
+                self.places[call.file, call.line, call.group] += 1
                 if not call.is_async:
                     self.waits[call.thread] = call, inf
             case "wait" if call is not None:
@@ -115,15 +115,23 @@ class RankState:
         """The calls that threads of this rank wait for now; the main thread's comes first."""
         if self.gone:
             return []
-        waits = sorted(self.waits.items(), key=lambda wait: wait[0] != self.main)
-        return [call for _, (call, _) in waits if call.is_open]
+        waits = sorted(self.open_waits().items(), key=lambda wait: wait[0] != self.main)
+        return [call for _, (call, _) in waits]
 
     def collectives(self, group: str) -> int:
         return sum(n for (op, name), n in self.made.items() if name == group and op not in MESSAGES)
 
+    def open_waits(self) -> dict[int, tuple[Call, float]]:
+        """`waits` without those for calls that are over."""
+        return {
+            thread: (call, ends)
+            for thread, (call, ends) in self.waits.items()
+            if call.is_open and call.completed is None
+        }
+
     def waits_until(self) -> float:
         """When the earliest time limit of this rank's waits ends."""
-        return min((end for call, end in self.waits.values() if call.is_open), default=inf)
+        return min((ends for _, ends in self.open_waits().values()), default=inf)
 
     def can_act(self, threads: "SystemThreads") -> bool:
         """Whether any thread may continue without another rank.
@@ -142,7 +150,7 @@ class RankState:
         chains = {thread: self._joined(thread) for thread in known}
         if self.over:
             chains.pop(self.main, None)  # type: ignore[arg-type]
-        in_calls = {thread for thread, (call, _) in self.waits.items() if call.is_open}
+        in_calls = self.open_waits()
         held = {thread for thread, chain in chains.items() if chain[-1] not in in_calls}
         # Of each thread, even when one may: the next look compares with what this one finds.
         may_act = [threads.may_act(self.rank, each) for thread in held for each in chains[thread]]

@@ -485,10 +485,14 @@ def start_recording(write: Write) -> Recorder:
     virtual = current_machine().is_virtual
     make_group = c10d._new_process_group_helper
     real: list[str] = []  # backends of the groups that are being made
+    worlds = 0  # torch counts its groups from the start again when the first one is made again
 
     def make(options: Any, of_backend: Any = None) -> dist.ProcessGroup:
+        nonlocal worlds
+        worlds += not dist.is_initialized()
+        name = f"{options.group_id} of world {worlds}" if worlds > 1 else str(options.group_id)
         members = options.global_ranks_in_group or range(options.group_size)
-        group = Group(str(options.group_id), tuple(int(rank) for rank in members))
+        group = Group(name, tuple(int(rank) for rank in members))
         return TracedGroup(
             inner_group(CARRIERS["gloo" if virtual else real[-1]], options, of_backend),
             group,

@@ -210,24 +210,27 @@ DIFFER = {
 
 
 def fewer_steps(sides: Sequence[Sequence[Call]], states: Sequence[RankState]) -> str:
-    """The counts, where some ranks are at a new line and others go on at one that both know.
-
-    The first have left a loop, or they alone make this call. Empty for other differences.
+    """The counts, where some ranks have gone on to a new line, and others call at one that both
+    know. The first may have left a loop early. Empty for other differences.
     """
     if len(sides) > 2:
         return ""
     for inside, left in (sides, sides[::-1]):
-        line = inside[0].file, inside[0].line
-        count = states[inside[0].rank].places[line]
-        made = {states[call.rank].places[line] for call in left}
-        known = any(states[i.rank].places[call.file, call.line] for i in inside for call in left)
+        one = inside[0]
+        count = states[one.rank].places[one.file, one.line, one.group]
+        made = {states[call.rank].places[one.file, one.line, one.group] for call in left}
+        known = any(
+            states[other.rank].places[call.file, call.line, call.group]
+            for other in inside
+            for call in left
+        )
         if len(made) == 1 and 0 < min(made) < count and not known:
             ahead = ranks_in_words(call.rank for call in left)
             return (
-                f"{ahead} made {counted(min(made), 'call')} at {inside[0].place}, and rank "
-                f"{inside[0].rank} made {count}. Either {ahead} had fewer batches and left the "
-                "loop, which DistributedSampler, drop_last=True or DistributedDataParallel's "
-                f"join() prevents, or only {ahead} reached {left[0].place}."
+                f"{ahead} made {counted(min(made), 'call')} at {one.place}, and rank {one.rank} "
+                f"made {count}. If that is a loop, {ahead} had fewer batches, which "
+                "DistributedSampler, drop_last=True or DistributedDataParallel's join() prevents. "
+                f"Otherwise {ORDER}"
             )
     return ""
 
@@ -346,7 +349,7 @@ def _about_collectives(waits: Sequence[Call], missing: Sequence[RankState]) -> s
     a_call = f"{'an' if call.op.startswith('a') else 'a'} {call.op}"
     absent = ranks_in_words(state.rank for state in missing)
     present = ranks_in_words(each.rank for each in waits if each.nth == call.nth)
-    if not any((call.file, call.line) in state.places for state in missing):
+    if not any((call.file, call.line, call.group) in state.places for state in missing):
         return (
             f"only {present} reached {call.place}: {a_call} under an `if` that is not true on "
             "every rank, or in a loop that not every rank enters. All members of the group must "

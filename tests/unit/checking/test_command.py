@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from multigpu.checking import catalog, session
+from multigpu.checking import session, source
 from multigpu.checking.catalog import Catalog, Course
 from multigpu.checking.progress import Progress
 from multigpu.checking.source import definitions, is_written, starter_of
@@ -174,13 +174,16 @@ def test_a_pass_does_not_outlive_a_stricter_check(command, course):
 
 
 def test_nor_an_update_of_what_compares(command, course, monkeypatch, tmp_path):
-    package = shutil.copytree(Path(catalog.__file__).parent, tmp_path / "checking")
-    monkeypatch.setattr(catalog, "__file__", str(package / "catalog.py"))
+    package = shutil.copytree(Path(source.__file__).parent, tmp_path / "checking")
+    monkeypatch.setattr(source, "__file__", str(package / "source.py"))
+    source.digest_of_package.cache_clear()  # of this process
     write(course, SPLIT)
     assert command("check", "split")[0] == 0
     assert "1 of 7" in command("list")[1]
     (package / "comparing.py").write_text("# stricter\n")
+    source.digest_of_package.cache_clear()
     assert "0 of 7" in command("list")[1]
+    source.digest_of_package.cache_clear()
 
 
 def test_what_is_saved_during_a_check_is_not_checked_yet(command, course, monkeypatch):

@@ -173,6 +173,12 @@ def test_every_command_about_exercises_takes_it_and_says_so(course, capsys):
     assert main(["reset", "largest", "--yes", "--course", "my_course"]) == 0
 
 
+@pytest.mark.parametrize("folder", ["nowhere", "my_course/exercises"])
+def test_a_folder_that_is_no_course_is_not_taken_for_the_one_around_it(course, capsys, folder):
+    assert main(["list", "--course", folder]) == 2
+    assert f"--course {folder}" in capsys.readouterr().err
+
+
 def test_its_own_folder_needs_no_option(course, capsys, monkeypatch):
     monkeypatch.chdir(course / "solutions")
     assert main(["next"]) == 0
@@ -186,7 +192,7 @@ def test_a_refused_name_that_is_not_a_module_is_refused_itself(course, capsys, n
     assert f"course.toml: [ranks_of_numbers] refuses {name}," in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["heapq", "torch", "torch.amp.grad_scaler", "torch.nn.parallel"])
+@pytest.mark.parametrize("name", ["os", "torch", "torch.amp.grad_scaler", "torch.nn.parallel"])
 def test_a_module_of_any_kind_can_be_refused(name):
     assert forbidden_code([name])
 

@@ -69,6 +69,16 @@ def test_a_collective_of_torch_as_the_answer_is_refused_by_its_name(run_ranks, r
     assert "where: average in collectives.py" in refused.value.message
 
 
+def test_an_answer_that_only_bears_the_name_of_a_collective_is_not_refused(run_ranks):
+    source = """
+        import functools
+        @functools.wraps(dist.all_reduce)
+        def average(tensor):
+            return tensor
+    """
+    run_ranks(source, module="collectives", world=2)
+
+
 def test_what_is_given_to_a_thread_is_refused(run):
     with pytest.raises(Refused) as refused:
         run(f"{HEAD}return futures.ThreadPoolExecutor(1).submit(scatter, b, d).result()")

@@ -46,6 +46,28 @@ def test_a_program_may_make_a_group_in_place_of_the_given_one(trace):
     assert run_ranks(makes_its_own, 2, trace=trace, show=False) == [2, 2]
 
 
+def groups_before_and_after():
+    """Torch names the groups of a new world as it named those of the first."""
+    rank, total = dist.get_rank(), torch.ones(1)
+    first = dist.new_group([0, 1])
+    if rank < 2:
+        dist.all_reduce(total, group=first)
+    dist.barrier()
+    dist.destroy_process_group()
+    dist.init_process_group("gloo")
+    second = dist.new_group([0, 1, 2])
+    if rank < 3:
+        dist.all_reduce(total, group=second)
+        dist.broadcast(total, 0, group=second)
+    dist.barrier()
+    return total.item()
+
+
+@pytest.mark.parametrize("trace", [True, False])
+def test_so_do_its_subgroups(trace):
+    assert run_ranks(groups_before_and_after, 4, trace=trace, show=False) == [5, 5, 5, 1]
+
+
 def asks(options):
     dist.init_process_group(**options)
 
