@@ -38,8 +38,14 @@ class ExerciseMessages(SphinxDirective):
             heading = f"``{exercise.function}``"
             lines += ["", heading, "~" * len(heading), ""]
             for name, text in load(path).entries.items():
-                lines += [f"``{name}``", f"   {as_page_text(text[0].upper() + text[1:])}", ""]
+                lines += [f"``{name}``", f"   {as_page_text(as_sentence(text))}", ""]
         return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
+
+
+def as_sentence(text):
+    """With a capital, unless it begins with code: ``torch.chunk(3)``, ``train()``."""
+    is_code = re.match(r"\w+[.(_]", text)
+    return text if is_code else text[0].upper() + text[1:]
 
 
 def as_page_text(sentences):

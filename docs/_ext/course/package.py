@@ -61,7 +61,7 @@ class PackageLayers(SphinxDirective):
         )
         words = (
             f"The paths below pass through {len(named)} files with {lines_of(named):,} lines. "
-            "The first lines of each file say what it is for and what to read next."
+            "The first lines of each file say what it is for."
         )
         return [shown(table), nodes.paragraph("", words)]
 

@@ -203,7 +203,10 @@ class Catalog:
             refused = ["torch.nn.parallel"]
         """
         settings = self.course.root / "course.toml"
-        tables = tomllib.loads(settings.read_text("utf-8")) if settings.is_file() else {}
+        try:
+            tables = tomllib.loads(settings.read_text("utf-8")) if settings.is_file() else {}
+        except tomllib.TOMLDecodeError as error:
+            raise CourseNotFound(f"{settings} is not TOML: {error}") from None
         solutions = {path.stem: path for path in sorted(self.course.solutions.glob("*.py"))}
         chapters = []
         for module, own in tables.items():

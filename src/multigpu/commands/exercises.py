@@ -208,7 +208,8 @@ def run_reset(options: argparse.Namespace) -> int:
         out.print("Reset one module at a time.")
         return 2
     path = progress.file(exercises[0])
-    whole = len(exercises) > 1 or not path.is_file()
+    named = options.name.removesuffix(".py").removeprefix("exercises/")
+    whole = named == path.stem or len(exercises) > 1 or not path.is_file()
     what = f"all of {path.name}" if whole else exercises[0].name
     question = f"Reset {what}? A copy of the file is kept. [y/N] "
     if not options.yes and input(question).strip().lower() not in ("y", "yes"):

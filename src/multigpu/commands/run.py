@@ -256,8 +256,9 @@ def status_of(error: Any) -> int:
 def told(trace: "Trace", memory: Sequence[int] | None, seconds: float) -> Iterator[str]:
     """What each rank held, and what all of them sent."""
     from multigpu.pictures.units import human_bytes, human_seconds
+    from multigpu.ranks.errors import counted
 
-    yield f"\n{trace.world_size} ranks, {human_seconds(seconds)}"
+    yield f"\n{counted(trace.world_size, 'rank')}, {human_seconds(seconds)}"
     for rank, peak in enumerate(memory or []):
         yield f"  rank {rank}  held at most {human_bytes(peak)}"
     kinds: Counter[str] = Counter(call.op for call in trace.of(0))

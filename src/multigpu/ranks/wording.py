@@ -336,10 +336,12 @@ def _all_alike(messages: Sequence[Call]) -> str | None:
         return None
     if kinds == {"recv"}:
         return "every rank receives first, so no message has been sent. Let one rank send first."
-    if kinds == {"send"} and len({(call.file, call.line) for call in messages}) == 1:
+    if kinds == {"send"}:
+        one_line = len({(call.file, call.line) for call in messages}) == 1
+        all_send = "every rank sends first" if one_line else "all of them send"
         return (
-            "every rank sends first, and a send waits until it is received. Let some ranks "
-            "receive first, or start the sends with isend or batch_isend_irecv and wait later."
+            f"{all_send}, and a send waits until it is received. Let some ranks receive first, or "
+            "start the sends with isend or batch_isend_irecv and wait later."
         )
     return None
 

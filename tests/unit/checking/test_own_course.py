@@ -179,6 +179,18 @@ def test_a_folder_that_is_no_course_is_not_taken_for_the_one_around_it(course, c
     assert f"--course {folder}" in capsys.readouterr().err
 
 
+def test_a_module_s_name_resets_a_file_with_one_exercise_that_cannot_be_read(course, capsys):
+    (course / "exercises" / "ranks_of_numbers.py").write_text("def largest(\n")
+    assert main(["reset", "largest", "--yes", "--course", str(course)]) == 1
+    assert main(["reset", "ranks_of_numbers", "--yes", "--course", str(course)]) == 0
+
+
+def test_settings_that_are_not_toml_are_named(course, capsys):
+    (course / "course.toml").write_text("[sorting")
+    assert main(["list", "--course", str(course)]) == 2
+    assert "course.toml is not TOML" in capsys.readouterr().err
+
+
 def test_its_own_folder_needs_no_option(course, capsys, monkeypatch):
     monkeypatch.chdir(course / "solutions")
     assert main(["next"]) == 0

@@ -71,6 +71,13 @@ def test_a_message_from_the_wrong_rank(play):
     assert [1, 2, 9] in map(numbers_in, found.message.splitlines())
 
 
+def test_all_send_on_whatever_lines(play):
+    run = play(2)
+    run.call(0, "send", peer=1, line=9)
+    run.call(1, "send", peer=0, line=12)
+    assert "a send waits until it is received" in run.look().usually
+
+
 def test_a_message_with_another_tag(play):
     run = play(2)
     run.call(0, "send", peer=1, tag=3)
