@@ -1,6 +1,8 @@
 """Replace a file in one step: at every moment there is the whole old file or the whole new one."""
 
+import contextlib
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from glob import escape
@@ -13,13 +15,16 @@ import psutil
 def replacing(path: Path) -> Iterator[Path]:
     """A file to write, which takes the place of `path` when the block ends without an error.
 
-    A writer that is killed leaves `.NAME.PROCESS.partial` beside it; the next one removes that.
+    A writer that is killed leaves `.NAME.HOST.PROCESS.partial` beside it; the next one on this host
+    removes that.
     """
-    for left in path.parent.glob(f".{escape(path.name)}.*.partial"):
-        process = left.suffixes[-2][1:]
-        if process.isdecimal() and not psutil.pid_exists(int(process)):
-            left.unlink(missing_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    own = f".{path.name}.{socket.gethostname()}."
+    for left in path.parent.glob(f"{escape(own)}*.partial"):
+        process = left.name.removeprefix(own).removesuffix(".partial")
+        with contextlib.suppress(OSError, OverflowError, ValueError):  # whatever has such a name
+            if not psutil.pid_exists(int(process)):
+                left.unlink()
+    partial = path.with_name(f"{own}{os.getpid()}.partial")
     try:
         yield partial
         sync(partial)  # else the name may reach the disk before the content

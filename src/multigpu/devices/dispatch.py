@@ -3,7 +3,7 @@
 Every operator that touches a virtual GPU ends here, below autograd: all tensors are checked to be
 on one GPU, the operator runs on their data, the results are put on that GPU. Facts about an
 operator are worked out once, in its OperatorPlan. The few operators with their own rules are at the
-end: copies between devices, products of integers, filling.
+end: copies between devices, products of integers, filling, `set_`.
 """
 
 from __future__ import annotations
@@ -458,4 +458,18 @@ def fill(plan: OperatorPlan, func: Any, args: Args, kwargs: Kwargs) -> Any:
             device = CPU if gpu is None else gpu.carrier
             moved = to_copy(plan, torch.ops.aten._to_copy.default, (number,), {"device": device})
             args = (*args[:position], moved, *args[position + 1 :])
+    return run_plainly(plan, args, kwargs)
+
+
+@special("set_")
+def set_(plan: OperatorPlan, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`tensor.set_(storage, offset, size, stride)`, which `torch.load` ends in."""
+    tensor, *rest = args
+    source = rest[0] if rest else None
+    if isinstance(source, torch.UntypedStorage) and source.device != tensor.device:
+        raise RuntimeError(
+            f'Attempted to set the storage of a tensor on device "{tensor.device}" to a storage '
+            f'on different device "{source.device}".  This is no longer allowed; the devices '
+            "must match."
+        )
     return run_plainly(plan, args, kwargs)

@@ -78,8 +78,11 @@ class Gate(TorchFunctionMode, TorchDispatchMode):  # type: ignore[no-untyped-cal
 
     def handle(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """The result of torch function `func`, which may name virtual GPUs."""
-        if virtual_machine() is None and VirtualTensor not in types:
-            return func(*args, **(kwargs or {}))  # in a thread that has outlived the machine
+        if virtual_machine() is None:  # in a thread that has outlived the machine
+            # A setter's `types` leave out what is set.
+            concerns = VirtualTensor in types or any(isinstance(x, VirtualTensor) for x in args)
+            if not concerns:
+                return func(*args, **(kwargs or {}))
         stand_in = _stand_ins.get(func)
         if stand_in is not None:
             return stand_in(func, args, kwargs or {})
@@ -203,7 +206,7 @@ def run_in_core(func: Any, args: Args, kwargs: Kwargs) -> Any:
             if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
                 return with_operators(_under_autocast, func, args, kwargs)
             return with_operators(func, *args, **kwargs)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         text = str(error)
         if "data is not allocated" not in text:
             if "cpu:" not in text:

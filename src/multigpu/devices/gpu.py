@@ -146,9 +146,19 @@ switching = threading.RLock()  # hold it to change the stack
 entered: list[Any] = []  # of machine._Entry
 
 
-def virtual_machine() -> Machine:
+def virtual_machine() -> Machine | None:
     """The current virtual machine, or None if torch is unpatched."""
     return entered[-1].machine if entered else None
+
+
+def machine_in_use() -> Machine:
+    """The current virtual machine.  Raises RuntimeError if it was left."""
+    if not entered:
+        raise RuntimeError(
+            "the virtual GPUs are switched off: this tensor was on one of them. Copy what you need "
+            "with .cpu() inside the block."
+        )
+    return entered[-1].machine
 
 
 def _after_fork() -> None:
@@ -174,7 +184,7 @@ def note_copy(source: Gpu | None, target: Gpu | None, size: int) -> None:
 
 def gpu_at(index: int | None) -> Gpu:
     """GPU `index` of the current machine, or its current one. Raises CUDA's error without one."""
-    machine = virtual_machine()
+    machine = machine_in_use()
     if machine.forked:
         raise errors.forked()
     index = machine.current if index is None else index

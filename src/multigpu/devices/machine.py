@@ -269,7 +269,8 @@ def _switch_on() -> None:
             _wrap(lazy, "__new__", functions.lazy_parameter)
             _wrap(lazy, "materialize", functions.materialize)
         _wrap(torch.utils.dlpack, "to_dlpack", functions.refused(errors.no_dlpack))
-        _wrap(torch.export, "export", functions.refused(errors.no_export))
+        for export in ("export", "draft_export"):
+            _wrap(torch.export, export, functions.refused(errors.no_export))
         # Threads that start while virtual GPUs are on intercept as long as they live. (A mode that
         # is on when its thread has ended is dropped by C++, after `join` has returned. It needs
         # Python's lock for that, and if the program is ending just then, it aborts.)

@@ -8,6 +8,7 @@ put into new shells on the same GPU.
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
 from collections.abc import Iterable
@@ -160,12 +161,29 @@ class VirtualTensor(torch.Tensor):
         """The attributes that a user has set on it."""
         return {name: value for name, value in self.__dict__.items() if name not in _OWN_ATTRIBUTES}
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> VirtualTensor:
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         """A copy on the same GPU; tensors that share a storage share one afterwards, too."""
-        with torch._C.DisableTorchFunction():  # PyTorch copies the attributes: the data, too
-            copied: VirtualTensor = _Tensor.__deepcopy__(self, memo)
-        copied._gpu.hold(copied._data)
-        return copied
+        if id(self) in memo:
+            return memo[id(self)]  # type: ignore[no-any-return]
+        if not self.is_leaf:
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
+                "protocol at the moment.  If you were attempting to deepcopy a module, this may be "
+                "because of a torch.nn.utils.weight_norm usage, see "
+                "https://github.com/pytorch/pytorch/pull/103001"
+            )
+        with torch._C.DisableTorchFunction():
+            data = copy.deepcopy(self._data, memo)
+        made: torch.Tensor = VirtualTensor(data, self._gpu)
+        if isinstance(self, torch.nn.Parameter):
+            made = torch.nn.Parameter(made, self.requires_grad)
+        else:
+            made.requires_grad_(self.requires_grad)
+        memo[id(self)] = made
+        if self.grad is not None:
+            made.grad = copy.deepcopy(self.grad, memo)
+        made.__dict__.update(copy.deepcopy(self.__getstate__(), memo))
+        return made
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickled as a CUDA tensor, so that checkpoints can be exchanged with real GPUs.

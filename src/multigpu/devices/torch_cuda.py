@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from multigpu.devices.errors import refusing
-from multigpu.devices.gpu import Gpu, VirtualGenerator, cuda_index, gpu_at, named, virtual_machine
+from multigpu.devices.gpu import Gpu, VirtualGenerator, cuda_index, gpu_at, machine_in_use, named
 
 _wait_for_real: Any = torch.accelerator.synchronize
 
@@ -36,8 +36,8 @@ def _exchange_device(index: int | None) -> int:
     """Make GPU `index` the current one and return the one before; -1 changes nothing."""
     if index is not None and index < 0:
         return -1
-    before: int = virtual_machine().current
-    virtual_machine().current = gpu_at(index).index
+    before: int = machine_in_use().current
+    machine_in_use().current = gpu_at(index).index
     return before
 
 
@@ -94,7 +94,7 @@ class DeviceProperties:
 
 def get_device_properties(device: Any = None) -> DeviceProperties:
     index = cuda_index(device)
-    if index is not None and not 0 <= index < len(virtual_machine().gpus):
+    if index is not None and not 0 <= index < len(machine_in_use().gpus):
         raise AssertionError("Invalid device id")
     gpu = gpu_at(index)
     return DeviceProperties("Virtual GPU", gpu.meter.limit, uuid.UUID(int=gpu.index))
@@ -201,14 +201,14 @@ class Stream:
         return event
 
     def __enter__(self) -> Stream:
-        self._outer.append((virtual_machine().current, current_stream(self.device)))
+        self._outer.append((machine_in_use().current, current_stream(self.device)))
         set_stream(self)
         return self
 
     def __exit__(self, *error: Any) -> None:
         device, stream = self._outer.pop()
         set_stream(stream)
-        virtual_machine().current = device
+        machine_in_use().current = device
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and (self.stream_id, self.device) == (
@@ -254,14 +254,14 @@ def default_stream(device: Any = None) -> Stream:
 
 def current_stream(device: Any = None) -> Stream:
     """The stream that a GPU works on in this thread."""
-    return virtual_machine().streams.get(_gpu(device).index) or default_stream(device)
+    return machine_in_use().streams.get(_gpu(device).index) or default_stream(device)
 
 
 def set_stream(stream: Stream | None) -> None:
     """Make `stream` the current one of its GPU, and that GPU the current one."""
     if stream is not None:
-        virtual_machine().current = stream.device_index
-        virtual_machine().streams[stream.device_index] = stream
+        machine_in_use().current = stream.device_index
+        machine_in_use().streams[stream.device_index] = stream
 
 
 def set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
@@ -274,10 +274,10 @@ def set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> Non
 
 class DefaultGenerators:
     def __getitem__(self, index: int) -> VirtualGenerator:
-        return virtual_machine().gpus[index].generator  # type: ignore[no-any-return]  # also forked
+        return machine_in_use().gpus[index].generator  # type: ignore[no-any-return]  # also forked
 
     def __len__(self) -> int:
-        return len(virtual_machine().gpus)
+        return len(machine_in_use().gpus)
 
 
 _Generator = torch.Generator
@@ -322,10 +322,10 @@ _CUDA: dict[str, Any] = {
     "clock_rate": _no_sensor,
     "CUDAGraph": _no_graphs,
     "cudart": lambda: _CUDART,
-    "current_device": lambda: virtual_machine().current,
+    "current_device": lambda: machine_in_use().current,
     "default_generators": DefaultGenerators(),
     "default_stream": default_stream,
-    "device_count": lambda: len(virtual_machine().gpus),
+    "device_count": lambda: len(machine_in_use().gpus),
     "Event": Event,
     "ExternalStream": _no_foreign_streams,
     "get_device_properties": get_device_properties,
@@ -355,7 +355,7 @@ _NVTX: dict[str, Any] = {
 _ACCELERATOR: dict[str, Any] = {
     **_BOTH,
     "current_accelerator": lambda check_available=False: torch.device("cuda"),
-    "current_device_index": lambda: virtual_machine().current,
+    "current_device_index": lambda: machine_in_use().current,
     "device_index": torch.cuda.device,
     "empty_host_cache": _nothing,
     "get_memory_info": mem_get_info,

@@ -123,8 +123,9 @@ class Setting:
             )
         if self.memory is not None and self.stages_per_rank > 1:
             raise ValueError(
-                f"a limit of memory with stages_per_rank={self.stages_per_rank}: the limit is "
-                "compared with each stage by itself. Leave it out, or use one stage per rank."
+                f"a limit of memory ({human_bytes(self.memory)}) with stages_per_rank="
+                f"{self.stages_per_rank}: the limit is compared with each stage by itself. Leave "
+                "it out, or use one stage per rank."
             )
 
     @property

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 
@@ -81,11 +82,13 @@ def test_asked_to_end_it_leaves_the_file_as_it_was_and_nothing_beside_it(file, m
 def test_what_a_killed_writer_left_goes_with_the_next_one(file):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    at_work = file.with_name(f".{file.name}.{os.getppid()}.partial")
-    for left in (file.with_name(f".{file.name}.{ended.pid}.partial"), at_work):
-        left.write_bytes(b"half")
+    here, elsewhere = f".{file.name}.{socket.gethostname()}", f".{file.name}.elsewhere"
+    stay = [f"{here}.{os.getppid()}.partial", f"{elsewhere}.{ended.pid}.partial"]
+    stay.append(f"{here}.{2**40}.partial")  # no process has this number
+    for left in (f"{here}.{ended.pid}.partial", *stay):
+        file.with_name(left).write_bytes(b"half")
     assert main(["partition", str(file), "--partitions", "8"]) == 0
-    assert set(os.listdir(file.parent)) == {file.name, at_work.name}
+    assert set(os.listdir(file.parent)) == {file.name, *stay}
 
 
 def test_a_row_group_size_leaves_the_last_one_short_as_pandas_does(file, frame, capsys):

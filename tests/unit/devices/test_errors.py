@@ -185,6 +185,24 @@ def test_what_cuda_checks_before_a_kernel_stays_as_it_is():
         functional.cross_entropy(torch.ones(2, 3), LABELS)
 
 
+@pytest.mark.parametrize("export", ["export", "draft_export"])
+def test_torch_export_of_what_is_on_a_gpu_is_refused(machine, export):
+    with pytest.raises(RuntimeError, match=r"torch\.export does not work on virtual GPUs"):
+        getattr(torch.export, export)(nn.Linear(2, 2).cuda(1), (torch.ones(1, 2, device="cuda:1"),))
+
+
+def test_a_storage_of_another_device_cannot_be_set(machine):
+    on_cpu = torch.ones(4).untyped_storage()
+    with pytest.raises(RuntimeError, match="different device"):
+        torch.empty(0, device="cuda:1").set_(on_cpu, 0, (4,), (1,))
+
+
+def test_an_alias_across_devices_is_refused_by_their_names(machine):
+    x = torch.ones(2, device="cuda:0")
+    with pytest.raises(ValueError, match=r"'cuda:0' to 'cuda:1'"):
+        torch.asarray(x, device="cuda:1", copy=False)
+
+
 @pytest.mark.slow
 def test_torch_export_works_for_what_is_on_the_cpu():
     torch.export.export(nn.Linear(2, 2), (torch.ones(1, 2),))

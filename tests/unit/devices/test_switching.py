@@ -132,6 +132,32 @@ def test_tensors_outlive_their_machine():
     assert not x.is_pinned()
 
 
+def test_a_thread_that_outlives_the_machine_sets_data_and_is_told_of_gradients():
+    begun, ended = threading.Event(), threading.Event()
+    found = []
+
+    def in_thread(x):
+        begun.set()
+        ended.wait()
+        y = torch.zeros(3)
+        y.data = x
+        found.append((y.device, y.tolist()))
+        with pytest.raises(RuntimeError, match="device"):
+            torch.zeros(3).grad = x
+        with pytest.raises(RuntimeError, match="switched off"):
+            torch.zeros(2).to(x)
+        found.append("told")
+
+    with virtual_gpus(2):
+        x = torch.arange(3.0, device="cuda:1")
+        thread = threading.Thread(target=in_thread, args=(x,))
+        thread.start()
+        begun.wait()
+    ended.set()
+    thread.join()
+    assert found == [(torch.device("cuda:1"), [0, 1, 2]), "told"]
+
+
 def test_the_innermost_machine_counts():
     with virtual_gpus(2) as outer:
         x = torch.ones(1, device="cuda:1")
