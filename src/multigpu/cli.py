@@ -9,7 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from multigpu.checking.catalog import CourseNotFound, UnknownExercise, find_course, this_course
+from multigpu.checking.catalog import (
+    CourseNotFound,
+    UnknownExercise,
+    course_in,
+    find_course,
+    this_course,
+)
 
 HOMES = {  # the module of a command that is not called like it
     **dict.fromkeys(("list", "next", "hint", "solution", "reset"), "exercises"),
@@ -52,10 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parser_for(given).parse_args(given)
         if options.command in OF_A_COURSE:
-            if options.course is None and options.command in OF_TEACHERS:
+            if options.course is not None:
+                options.course = course_in(options.course)
+            elif options.command in OF_TEACHERS:
                 options.course = this_course()
             else:
-                options.course = find_course(Path.cwd(), asked=options.course)
+                options.course = find_course(Path.cwd())
         code = int(getattr(module_of(options.command), f"run_{options.command}")(options))
     except (CourseNotFound, UnknownExercise, NotInstalled) as error:
         print(error, file=sys.stderr)

@@ -64,6 +64,11 @@ class Course:
         """The built site."""
         return self.root / "docs" / "_build" / "html"
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the folder looks like a course."""
+        return self.solutions.is_dir() and self.checks.is_dir()
+
     def checks_of(self, module: str) -> list[Path]:
         """What decides about a module's answers: its declarations, their helpers, course.toml."""
         return [*(self.checks / module).glob("*.py"), self.root / "course.toml"]
@@ -80,22 +85,25 @@ class Course:
         return f"multigpu {words} --course {shlex.quote(os.path.relpath(self.root))}"
 
 
-def find_course(start: Path, *, asked: Path | None = None) -> Course:
+def course_in(folder: Path) -> Course:
+    """The course in this folder, and not one around it.  Raises CourseNotFound."""
+    course = Course(folder.resolve())
+    if not course.is_there:
+        raise CourseNotFound(
+            f"--course {folder}: there is no course, with solutions/ and tests/exercises/. Give "
+            "the folder in which they are."
+        )
+    return course
+
+
+def find_course(start: Path) -> Course:
     """The course around ``start``: the nearest folder upwards that looks like it.
 
-    If a folder is ``asked`` for, it has to be that of a course itself. Raises CourseNotFound.
+    Raises CourseNotFound when there is none.
     """
-    if asked is not None:
-        course = Course(asked.resolve())
-        if course.solutions.is_dir() and course.checks.is_dir():
-            return course
-        raise CourseNotFound(
-            f"--course {asked}: there is no course, with solutions/ and tests/exercises/. Give the "
-            "folder in which they are."
-        )
     for folder in (start, *start.parents):
         course = Course(folder)
-        if course.solutions.is_dir() and course.checks.is_dir():
+        if course.is_there:
             return course
     raise CourseNotFound(
         f"{start} is not inside the course's folder (the one with exercises/ and solutions/). "

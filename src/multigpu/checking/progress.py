@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from multigpu.checking.catalog import Catalog, Course, Exercise
-from multigpu.checking.source import digest_of, digest_of_package, fingerprint, written_in
+from multigpu.checking.source import digest_of_checks, fingerprint, written_in
 from multigpu.checking.verdicts import Verdict
 
 State = Literal["pass", "failed", "unchecked", "starter"]
@@ -96,8 +96,8 @@ class Progress:
         self._save()
 
     def _judged(self, exercise: Exercise, source: str) -> dict[str, str | None]:
-        """The same for the same code and checks: an update may have made these stricter."""
-        checks = digest_of_package() + digest_of(self.course.checks_of(exercise.chapter.module))
+        """The same for the same code and checks."""
+        checks = digest_of_checks(self.course, exercise.chapter.module)
         return {"fingerprint": fingerprint(source, exercise.function), "checks": checks}
 
     def _source(self, exercise: Exercise) -> str:

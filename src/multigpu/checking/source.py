@@ -79,8 +79,13 @@ def digest_of(files: Iterable[Path]) -> str:
 
 @cache
 def digest_of_package() -> str:
-    """The same of this package, which compares answers: an update may make it stricter."""
+    """The same of this package, which compares answers."""
     return digest_of(Path(__file__).parent.glob("*.py"))
+
+
+def digest_of_checks(course: Course, module: str) -> str:
+    """The same of all that decides about a module's answers: an update may make it stricter."""
+    return digest_of_package() + digest_of(course.checks_of(module))
 
 
 # --- what a learner has written ------------------------------------------------------------------

@@ -22,7 +22,7 @@ from jinja2 import Environment, StrictUndefined
 
 from multigpu.checking.catalog import Catalog, Course, Exercise
 from multigpu.checking.learner import WarmServer
-from multigpu.checking.source import digest_of, digest_of_package
+from multigpu.checking.source import digest_of, digest_of_checks
 from multigpu.checking.verdicts import Verdict, printable
 
 FIELDS = ("learner", "exercise", "status", "message_id", "passed", "total", "points")
@@ -166,8 +166,7 @@ class Classroom:
             unused = {f"{name}.py" for name in self.chapters if name.encode() not in text}
             beside = (path for path in learner.rglob("*.py") if path != own)
             helpers = [path for path in beside if path.name not in unused]
-        checks = self.course.checks_of(exercise.chapter.module)
-        return digest_of_package() + digest_of([own, *helpers]) + digest_of(checks)
+        return digest_of([own, *helpers]) + digest_of_checks(self.course, exercise.chapter.module)
 
     def known(self, learner: Path, exercise: Exercise, digest: str) -> Verdict | None:
         """The verdict of an earlier run, if it is on the same answer and checks."""
