@@ -6,6 +6,7 @@ group that ``run_ranks`` has made already; the program's ``__main__``.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import runpy
 import sys
@@ -18,6 +19,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 NCCL_TIMEOUT = timedelta(minutes=10)  # PyTorch's own; a build without NCCL does not know it
+SLOWEST = timedelta(seconds=30)  # to connect, after the first rank has
 
 
 class ProcessGroups:
@@ -27,7 +29,8 @@ class ProcessGroups:
     """
 
     def __init__(self, store: str, *, virtual: bool, traced: bool) -> None:
-        self._store, self._number = store, 0
+        self._path, self._number = store, 0
+        self._meeting: Any = None  # the store of the group that the ranks are in
         self._virtual = virtual
         self._without_nccl = virtual and not traced  # the record is what speaks gloo for NCCL
         self._given = False  # run_ranks made the group, and the program has not asked for it yet
@@ -60,12 +63,12 @@ class ProcessGroups:
         backend = backend and str(backend).lower()  # torch takes "NCCL", too
         for_each_device = backend is None or ":" in backend
         if self._given and for_each_device and not self._virtual and dist.get_backend() == "nccl":
-            self._given = False
-            self._destroy()  # NCCL alone takes GPUs only, and the program wants the CPU as well
+            self.destroy()  # NCCL alone takes GPUs only, and the program wants the CPU as well
         if self._given:
             self._accept(backend, world_size, rank)
             return
-        if store is None and init_method in (None, "env://") and not dist.is_initialized():
+        meets_here = store is None and init_method in (None, "env://") and not dist.is_initialized()
+        if meets_here:
             for name, asked, right in (("world_size", world_size, size), ("rank", rank, own)):
                 if asked not in (-1, right):
                     raise ValueError(
@@ -73,10 +76,13 @@ class ProcessGroups:
                         f"{name} out, or start as many ranks."
                     )
             self._number += 1  # a group that was destroyed has left its keys in its own file
-            store = dist.FileStore(f"{self._store}.{self._number}", size)  # type: ignore[attr-defined]
+            store = dist.FileStore(f"{self._path}.{self._number}", size)  # type: ignore[attr-defined]
             world_size, rank, init_method = size, own, None
         backend = "gloo" if self._without_nccl else backend
         self._init(backend, init_method, timeout, world_size, rank, store, *more, **options)
+        if meets_here:
+            self._meeting = store
+            store.set(f"joined {own}", "")
 
     def _accept(self, backend: str | None, world_size: int, rank: int) -> None:
         """The program asks for the group that is there.  Raises ValueError for another one."""
@@ -97,7 +103,19 @@ class ProcessGroups:
             self._given, self._shared = self._shared, False
             if self._given:
                 return
+            self._wait_until_all_have_joined()
         self._destroy(group)
+
+    def _wait_until_all_have_joined(self) -> None:
+        """Gloo raises "Connection closed by peer" in a rank that is still connecting to this one.
+
+        With NCCL a rank may leave before another one joins at all; hence the limit.
+        """
+        if self._meeting is not None:
+            joined = [f"joined {rank}" for rank in range(int(os.environ["WORLD_SIZE"]))]
+            with contextlib.suppress(dist.DistStoreError):
+                self._meeting.wait(joined, SLOWEST)
+            self._meeting = None
 
 
 def install_main(function: Callable[..., Any]) -> None:

@@ -3,12 +3,14 @@
 import os
 import pickle
 import sys
+import time
 from dataclasses import dataclass
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import distributed_c10d as c10d
 
 from multigpu import RankError, run_ranks
 
@@ -44,6 +46,30 @@ def makes_its_own():
 @pytest.mark.parametrize("trace", [True, False])
 def test_a_program_may_make_a_group_in_place_of_the_given_one(trace):
     assert run_ranks(makes_its_own, 2, trace=trace, show=False) == [2, 2]
+
+
+def one_is_slow_to_join():
+    """When this rank has joined, and when it has left."""
+    rank, make = dist.get_rank(), c10d._new_process_group_helper
+    dist.destroy_process_group()
+    joined = []
+
+    def slow(*given, **options):
+        group = make(*given, **options)
+        time.sleep(0.5 * rank)
+        joined.append(time.monotonic())
+        return group
+
+    c10d._new_process_group_helper = slow
+    dist.init_process_group("gloo")
+    dist.destroy_process_group()
+    return joined[0], time.monotonic()
+
+
+def test_no_rank_leaves_while_another_still_joins():
+    """Gloo fails in a rank that is still connecting to one that has left."""
+    joined, left = zip(*run_ranks(one_is_slow_to_join, 2, show=False), strict=True)
+    assert min(left) >= max(joined)
 
 
 def groups_before_and_after():
