@@ -79,6 +79,8 @@ def common_options(parser: argparse.ArgumentParser) -> None:
 def run_run(options: argparse.Namespace) -> int:
     """Run the program.  Returns its exit code, 1 if it failed, 2 for wrong usage."""
     wrong = not_usable(options)
+    if after_torchrun(options) is not None:
+        wrong = "multigpu run takes the place of torchrun: multigpu run --nproc N PROGRAM"
     if wrong:
         print(wrong, file=sys.stderr)
         return 2
@@ -89,11 +91,9 @@ def run_run(options: argparse.Namespace) -> int:
 
 def run_trace(options: argparse.Namespace) -> int:
     """Run the program on ranks and record what they send.  Returns the exit code."""
-    command = [options.program, *options.arguments]
-    if re.fullmatch(r"python[\d.]*", Path(command[0]).name) and command[1:2] == ["-m"]:
-        command = command[2:]
-    if command and Path(command[0]).name in TORCHRUN:
-        options = from_torchrun(options, command[1:])
+    arguments = after_torchrun(options)
+    if arguments is not None:
+        options = from_torchrun(options, arguments)
     wrong = not_usable(options)
     if not wrong and not options.nproc:
         wrong = "multigpu trace --nproc N PROGRAM, or multigpu trace -- torchrun … PROGRAM"
@@ -120,6 +120,14 @@ def not_usable(options: argparse.Namespace) -> str:
     if not options.is_module and not Path(options.program).is_file():
         return f"There is no file {options.program}."
     return ""
+
+
+def after_torchrun(options: argparse.Namespace) -> list[str] | None:
+    """The arguments of torchrun, if the program is torchrun itself."""
+    command = [options.program, *options.arguments]
+    if re.fullmatch(r"python[\d.]*", Path(command[0]).name) and command[1:2] == ["-m"]:
+        command = command[2:]
+    return command[1:] if command and Path(command[0]).name in TORCHRUN else None
 
 
 def from_torchrun(options: argparse.Namespace, arguments: Sequence[str]) -> argparse.Namespace:

@@ -199,6 +199,8 @@ def test_torchrun_s_command_line_is_understood(program, tmp_path, capsys, comman
     [
         (["run", "--gpus", "0", "x.py"], "--gpus 0"),
         (["run", "--nproc", "2", "x.py"], "no file x.py"),
+        (["run", "--nproc", "2", "--", "torchrun", "x.py"], "multigpu run --nproc N PROGRAM"),
+        (["run", "--gpus", "2", "python", "-m", "torch.distributed.run", "x.py"], "--nproc N"),
         (["run", "--gpus", "1", "--out", "x.json", "x.py"], "--nproc"),
         (["trace", __file__], "--nproc"),
         (["run", "--nproc", "2", "--timeout", "0", __file__], "--timeout 0"),
