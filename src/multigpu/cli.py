@@ -56,7 +56,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser_for(given).print_help()
         return 2
     try:
-        options = parser_for(given).parse_args(given)
+        parser = parser_for(given)
+        options, more = parser.parse_known_args(given)
+        if more:  # argparse takes no names after an option: check split --json gather
+            if "names" not in options or any(word.startswith("-") for word in more):
+                parser.error(f"unrecognized arguments: {' '.join(more)}")
+            options.names += more
         if options.command in OF_A_COURSE:
             if options.course is not None:
                 options.course = course_in(options.course)

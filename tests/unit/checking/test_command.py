@@ -140,7 +140,16 @@ def test_outside_the_course(command, tmp_path_factory, monkeypatch):
     assert str(elsewhere) in out
 
 
-@pytest.mark.parametrize("arguments", [("chek",), ("check", "--fast")])
+def test_names_may_follow_an_option(command):
+    _, out = command("check", "split", "--json", "gather")
+    checked = [record["exercise"] for record in json.loads(out)]
+    assert checked == ["data_parallel.split", "data_parallel.gather"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("chek",), ("check", "--fast"), ("check", "split", "--fast", "gather"), ("list", "split")],
+)
 def test_wrong_usage(command, arguments):
     with pytest.raises(SystemExit) as exit_:
         command(*arguments)

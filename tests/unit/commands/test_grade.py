@@ -150,6 +150,23 @@ def test_names_that_are_not_utf_8_are_graded(checked, classroom):
     assert rows(classroom.parent / "grades")["m\\udcfcller"]["status"] == "pass"
 
 
+def test_one_learner_and_one_exercise_are_counted_in_the_singular(checked, classroom, capsys):
+    for name in [*ANSWERS][1:]:
+        shutil.rmtree(classroom / name)
+    checked("split")
+    assert capsys.readouterr().out.startswith("1 learner: ")
+    assert "1 learner, 1 exercise." in (classroom.parent / "grades" / "index.html").read_text()
+
+
+def test_names_may_follow_an_option(checked, classroom):
+    out = classroom.parent / "grades"
+    assert main(["grade", str(classroom), "--out", str(out), "split", "gather"]) == 0
+    assert {row["exercise"] for row in csv.DictReader((out / "grades.csv").open())} == {
+        "data_parallel.split",
+        "data_parallel.gather",
+    }
+
+
 def test_outside_of_a_course_a_class_is_graded_by_the_one_that_is_installed(
     checked, classroom, monkeypatch
 ):
