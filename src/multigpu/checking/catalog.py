@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 
 class CourseNotFound(Exception):
@@ -50,6 +51,11 @@ class Course:
         return self.root / "tests" / "exercises"
 
     @property
+    def settings(self) -> Path:
+        """The titles and rules of the chapters, in their order.  Optional."""
+        return self.root / "course.toml"
+
+    @property
     def hints(self) -> Path:
         """One toml file per module, three hints per exercise."""
         return self.exercises / "hints"
@@ -71,7 +77,7 @@ class Course:
 
     def checks_of(self, module: str) -> list[Path]:
         """What decides about a module's answers: its declarations, their helpers, course.toml."""
-        return [*(self.checks / module).glob("*.py"), self.root / "course.toml"]
+        return [*(self.checks / module).glob("*.py"), self.settings]
 
     def check_file(self, module: str, function: str) -> Path:
         """The file that declares an exercise."""
@@ -210,11 +216,8 @@ class Catalog:
             title = "Sorting"
             refused = ["torch.nn.parallel"]
         """
-        settings = self.course.root / "course.toml"
-        try:
-            tables = tomllib.loads(settings.read_text("utf-8")) if settings.is_file() else {}
-        except tomllib.TOMLDecodeError as error:
-            raise CourseNotFound(f"{settings} is not TOML: {error}") from None
+        settings = self.course.settings
+        tables = tables_in(settings)
         solutions = {path.stem: path for path in sorted(self.course.solutions.glob("*.py"))}
         chapters = []
         for module, own in tables.items():
@@ -285,6 +288,17 @@ class Catalog:
                 + ", ".join(e.name for e in found)
             )
         return found[0]
+
+
+def tables_in(path: Path) -> dict[str, Any]:
+    """What a TOML file of a course says; nothing if it does not exist.
+
+    Raises CourseNotFound if it is not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
+    except ValueError as error:  # not TOML, or not UTF-8
+        raise CourseNotFound(f"{path} is not TOML: {error}") from None
 
 
 def title_of(source: str) -> str:

@@ -22,6 +22,7 @@ import copy
 import importlib
 import inspect
 import sys
+import traceback
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
 from multigpu.checking.source import Definition, definitions, first_line, last_line, reached
-from multigpu.checking.verdicts import Status, listed
+from multigpu.checking.verdicts import CheckerFault, Status, listed
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 MARKS = ("right", "mistake", "breaks")  # decorators that mark a program
@@ -497,9 +498,13 @@ _imported: dict[str, Version] = {}  # by package
 def load(path: Path) -> Declaration:
     """The declaration in a file, read again where a file of its folder has changed.
 
-    The files beside it can be imported with a dot.  Raises ValueError if it declares no exercise,
-    or if a program breaks a property that is not declared.
+    The files beside it can be imported with a dot.  Raises CheckerFault if there is no such file,
+    if it cannot be imported, if it does not declare its exercise, or if a program breaks a property
+    that is not declared.
     """
+    own = f"{path.parent.name}.{path.stem}"
+    if not path.is_file():
+        raise CheckerFault(f"{own} has no declaration: there is no {path}")
     name, version = f"exercises_of_{path.parent.name}", version_of(path.parent)
     if _imported.get(name) != version:
         for old in [old for old in sys.modules if f"{old}.".startswith(f"{name}.")]:
@@ -507,17 +512,22 @@ def load(path: Path) -> Declaration:
         sys.modules[name] = types.ModuleType(name)
         sys.modules[name].__path__ = [str(path.parent)]
         _imported[name] = version
-    module = importlib.import_module(f"{name}.{path.stem}")
+    try:
+        module = importlib.import_module(f"{name}.{path.stem}")
+    except Exception as error:
+        stack = traceback.extract_tb(error.__traceback__)
+        lines = [frame for frame in stack if Path(frame.filename).parent == path.parent]
+        told = "".join(traceback.format_list(lines) + traceback.format_exception_only(error))
+        raise CheckerFault(f"{path} cannot be imported:\n{told.rstrip()}") from error
     found = [value for value in vars(module).values() if isinstance(value, Declaration)]
     if len(found) != 1:
-        raise ValueError(f"{path} declares {len(found)} exercises; it must be one")
-    own = f"{path.parent.name}.{path.stem}"
+        raise CheckerFault(f"{path} declares {len(found)} exercises; it must be one")
     if found[0].name != own:
-        raise ValueError(f"{path} declares {found[0].name}; in this file it must be {own}")
+        raise CheckerFault(f"{path} declares {found[0].name}; in this file it must be {own}")
     known = [each.id for each in found[0].properties]
     for mistake in found[0].mistakes:
         if not mistake.usually and mistake.id not in known:
-            raise ValueError(
+            raise CheckerFault(
                 f"{path}: {mistake.program.name} breaks {mistake.id}, which is not a property of"
                 f" {found[0].name}. It has {listed(known, most=len(known))}."
             )

@@ -66,7 +66,7 @@ class Submission:
         """
         path = self.path(exercise)
         if path not in self._sources:
-            self._sources[path] = read_source(path, exercise)
+            self._sources[path] = read_source(path)
         return self._sources[path]
 
     def replace(self, exercise: Exercise, text: str) -> None:
@@ -74,7 +74,7 @@ class Submission:
         self._sources[self.path(exercise)] = text
 
 
-def read_source(path: Path, exercise: Exercise) -> str:
+def read_source(path: Path) -> str:
     """The text of a learner's file.  Raises Refused if there is none, or if it is not Python."""
     folder = path.parent
     if not folder.is_dir():
@@ -84,8 +84,7 @@ def read_source(path: Path, exercise: Exercise) -> str:
             "missing_file",
             "missing_file",
             f"There is no file {path.name} in {folder}.",
-            usually=f"it was renamed or moved. `multigpu reset {exercise.chapter.module}` creates"
-            " it again.",
+            usually="it was renamed or moved.",
         )
     try:
         text = path.read_bytes()

@@ -265,8 +265,7 @@ def exception_of(ending: Ending) -> Refused | None:
             "missing_function",
             expected=f"a function {exercise.signature.text} in {ending.path.name}",
             came=f"only these: {came}" if came else "no function at all",
-            usually=f"it was renamed or deleted. `multigpu reset {exercise.name}` restores "
-            "the starter.",
+            usually="it was renamed or deleted.",
         )
     frames = [frame for frame in error["frames"] if ending.is_learners(frame[0])]
     if error["type"] == "NotImplementedError" and frames and frames[-1] == error["frames"][-1]:

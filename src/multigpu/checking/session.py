@@ -18,7 +18,7 @@ from multigpu.checking.catalog import Course, Exercise
 from multigpu.checking.declaration import Case, Declaration, load
 from multigpu.checking.learner import Learner, Submission, WarmServer
 from multigpu.checking.stand_ins import spare_the_compiler
-from multigpu.checking.verdicts import Refused, Verdict, count, printable
+from multigpu.checking.verdicts import CheckerFault, Refused, Verdict, count, printable
 
 KEEPS_CHECKING = ("wrong",)  # after anything else the other checks would most likely say the same
 
@@ -194,8 +194,10 @@ def check_with(
                         session.run(each, explain=tally.first is None)  # the first one is shown
             except KeyboardInterrupt:
                 raise
-            except BaseException:
+            except BaseException as error:
                 text = f"{exercise.name} cannot be checked:\n{traceback.format_exc()}"
+                if isinstance(error, CheckerFault):  # of the declaration: it says where and why
+                    text = str(error)
                 session.tallies[exercise.name] = Tally(exercise.name, first=checker_fault(text))
             verdicts.append(session.tallies[exercise.name].verdict())
     return verdicts

@@ -13,10 +13,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from multigpu.checking.catalog import Catalog, Course, Exercise
+from multigpu.checking.catalog import Catalog, Chapter, Course, Exercise, tables_in
 from multigpu.checking.declaration import Declaration
 from multigpu.checking.learner import Learner, Submission, WarmServer
 from multigpu.checking.source import starter_for, write_starter
+from multigpu.checking.verdicts import CheckerFault
 
 
 def author_options(parser: argparse.ArgumentParser) -> None:
@@ -43,24 +44,14 @@ def run_author(options: argparse.Namespace) -> int:
         return 0
     from multigpu.checking.declaration import load
     from multigpu.checking.session import check_with
-    from multigpu.checking.worker import place_of_module
     from multigpu.commands.showing import console, show_verdicts
 
-    exercise = Catalog(course).one(options.name)
-    path = course.check_file(exercise.chapter.module, exercise.function)
-    if not path.is_file():
-        print(f"{exercise.name} has no declaration: there is no {path}")
-        return 2
+    catalog = Catalog(course)
+    exercise = catalog.one(options.name)
     try:
-        declaration = load(path)
-        for name in exercise.chapter.refused:
-            if not place_of_module(name):
-                raise ValueError(
-                    f"{course.root / 'course.toml'}: [{exercise.chapter.module}] refuses {name}, "
-                    "which is not a module in Python. Give the module with the code that an answer "
-                    "must not go through, such as torch.nn.parallel."
-                )
-    except ValueError as error:
+        declaration = load(course.check_file(exercise.chapter.module, exercise.function))
+        check_settings(catalog, exercise.chapter)
+    except CheckerFault as error:
         print(error)
         return 2
     programs = [*programs_of(course, exercise, declaration)]
@@ -99,6 +90,25 @@ def run_author(options: argparse.Namespace) -> int:
         for title in silent:
             out.print(f"  {title}", markup=False)
     return 1 if failed else 0
+
+
+def check_settings(catalog: Catalog, chapter: Chapter) -> None:
+    """Raises CheckerFault for a table or a refused name in course.toml that has no effect."""
+    from multigpu.checking.worker import place_of_module
+
+    settings = catalog.course.settings
+    if unknown := tables_in(settings).keys() - {each.module for each in catalog.chapters}:
+        raise CheckerFault(
+            f"{settings}: [{min(unknown)}] is not a chapter, as there is no "
+            f"{catalog.course.solutions / min(unknown)}.py."
+        )
+    for name in chapter.refused:
+        if not place_of_module(name):
+            raise CheckerFault(
+                f"{settings}: [{chapter.module}] refuses {name}, which is not a module in Python. "
+                "Give the module with the code that an answer must not go through, such as "
+                "torch.nn.parallel."
+            )
 
 
 def programs_of(

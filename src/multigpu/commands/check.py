@@ -119,11 +119,14 @@ class Submitted:
         failed = next((verdict for verdict in verdicts if verdict.status != "pass"), None)
         advice = []
         if not verdicts:  # all have passed before
-            advice = [all_done(self.progress.course)]
+            advice = [after_the_last(self.progress.course)]
         elif failed is None:
             advice = what_next(verdicts[-1], self.progress) if self.own else []
         elif failed.status == "checker_fault":
-            advice = ["This is a bug in the checker, not in your code. Please report it."]
+            advice = ["The check is at fault, not your code. Please report it."]
+            advice += [f"Its author can run: {command(f'author check {failed.exercise}')}"]
+        elif self.own and failed.message_id in ("missing_file", "missing_function"):
+            advice = [f"restore the starter: {command(f'reset {failed.exercise}')}"]
         elif failed.status == "not_started":
             advice = [f"read the task: {command(f'next {not_begun(failed, self.progress)}')}"]
         else:
@@ -142,14 +145,14 @@ def what_next(verdict: Verdict, progress: Progress) -> list[str]:
         place = shlex.quote(str(progress.place(passed)))
         said = [f"{passed.file} is done. Run it: python {place}"]
     if not to_do:
-        return [*said, all_done(progress.course)]
+        return [*said, after_the_last(progress.course)]
     next_one = (same_file or to_do)[0]
     name = "" if next_one == to_do[0] else f" {next_one.name}"  # the bare command goes there, too
     return [*said, f"next: {next_one.name} ({progress.course.command(f'next{name}')})"]
 
 
-def all_done(course: Course) -> str:
-    """What to say when no exercise is left."""
+def after_the_last(course: Course) -> str:
+    """What to do when no exercise is left."""
     if not (course.root / "notebooks").is_dir():
         return ALL_DONE
     return f"{ALL_DONE} Run the notebooks again: every part of them now uses your code."

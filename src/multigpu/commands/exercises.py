@@ -5,14 +5,13 @@ import ast
 import os
 import shutil
 import tokenize
-import tomllib
 from datetime import datetime
 from itertools import groupby
 
 from rich.syntax import Syntax
 from rich.text import Text
 
-from multigpu.checking.catalog import Course, Exercise
+from multigpu.checking.catalog import Course, Exercise, tables_in
 from multigpu.checking.lessons import as_lessons, lessons_with
 from multigpu.checking.progress import Progress
 from multigpu.checking.source import first_line, last_line, put_back, reached, starter_for
@@ -135,10 +134,7 @@ def run_hint(options: argparse.Namespace) -> int:
 
 def hints_for(exercise: Exercise, course: Course) -> list[str]:
     """The hints of an exercise, the mildest first."""
-    path = course.hints / f"{exercise.chapter.module}.toml"
-    if not path.is_file():
-        return []
-    sections = tomllib.loads(path.read_text(encoding="utf-8"))
+    sections = tables_in(course.hints / f"{exercise.chapter.module}.toml")
     return list(sections.get(exercise.function, {}).get("hints", []))
 
 

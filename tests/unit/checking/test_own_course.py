@@ -136,6 +136,28 @@ def test_a_declaration_that_is_not_there_yet_is_named(course, capsys):
     assert str(path) in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("declaration", "cause"),
+    [
+        (None, "has no declaration: there is no {path}"),
+        ("import torch", "{path} declares 0 exercises"),
+        ("import torch\nimport nothing", '"{path}", line 2, in <module>'),
+        ("import torch\ndef largest(:", '"{path}", line 2\n'),
+    ],
+)
+def test_a_broken_declaration_is_named_to_author_and_learner(course, capsys, declaration, cause):
+    path = course / "tests" / "exercises" / "ranks_of_numbers" / "largest.py"
+    path.unlink() if declaration is None else path.write_text(declaration)
+    code, learner = check(course, capsys)
+    assert code == 3
+    assert main(["author", "check", "largest", "--course", str(course)]) == 2
+    author = capsys.readouterr().out
+    for told in (learner, author):
+        assert cause.format(path=path) in told
+        assert "importlib" not in told
+    assert "multigpu author check ranks_of_numbers.largest --course my_course" in learner
+
+
 def test_a_learner_s_way_through_it(course, capsys):
     starter = course / "exercises" / "ranks_of_numbers.py"
     assert "not_started" in check(course, capsys)[1]
@@ -173,6 +195,26 @@ def test_every_command_about_exercises_takes_it_and_says_so(course, capsys):
     assert main(["reset", "largest", "--yes", "--course", "my_course"]) == 0
 
 
+@pytest.mark.parametrize("text", [None, "x = 1\n"])
+def test_a_starter_that_is_gone_is_restored_from_anywhere(course, capsys, text):
+    file = course / "exercises" / "ranks_of_numbers.py"
+    file.unlink() if text is None else file.write_text(text)
+    reset = "multigpu reset ranks_of_numbers.largest --course my_course"
+    assert reset in check(course, capsys)[1]
+    handed_in = ["--course", str(course), "--submission", str(course / "solutions" / "nobody")]
+    (course / "solutions" / "nobody").mkdir()
+    assert main(["check", "largest", *handed_in]) == 1
+    assert "multigpu reset" not in capsys.readouterr().out  # it would change the learner's own file
+
+
+def test_hints_that_are_not_toml_are_named(course, capsys):
+    hints = course / "exercises" / "hints" / "ranks_of_numbers.toml"
+    hints.parent.mkdir()
+    hints.write_text("[largest]\nhints = [Ask.]\n")
+    assert main(["hint", "largest", "--course", str(course)]) == 2
+    assert re.search(rf"{hints} is not TOML: .*line 2", capsys.readouterr().err)
+
+
 @pytest.mark.parametrize("folder", ["nowhere", "my_course/exercises"])
 def test_a_folder_that_is_no_course_is_not_taken_for_the_one_around_it(course, capsys, folder):
     assert main(["list", "--course", folder]) == 2
@@ -189,6 +231,12 @@ def test_settings_that_are_not_toml_are_named(course, capsys):
     (course / "course.toml").write_text("[sorting")
     assert main(["list", "--course", str(course)]) == 2
     assert "course.toml is not TOML" in capsys.readouterr().err
+
+
+def test_a_table_that_is_not_of_a_chapter_is_named(course, capsys):
+    (course / "course.toml").write_text(REFUSED.replace("ranks_of_numbers", "rank_of_numbers"))
+    assert main(["author", "check", "largest", "--course", str(course)]) == 2
+    assert "course.toml: [rank_of_numbers] is not a chapter" in capsys.readouterr().out
 
 
 def test_its_own_folder_needs_no_option(course, capsys, monkeypatch):
