@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if more:  # argparse takes no names after an option: check split --json gather
             if "names" not in options or any(word.startswith("-") for word in more):
                 parser.error(f"unrecognized arguments: {' '.join(more)}")
-            options.names += more
+            options.names = [*options.names, *more]
         if options.command in OF_A_COURSE:
             if options.course is not None:
                 options.course = course_in(options.course)
