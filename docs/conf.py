@@ -90,6 +90,6 @@ html_theme_options = {
 html_context = {"default_mode": "auto"}  # light or dark as the reader's system
 # Only the parts that have several pages get a list of them on the left.
 html_sidebars = {
-    **{pages: [] for pages in ("*", "_notebooks/*")},
+    **{pages: [] for pages in ("*", "_notebooks/*", "_modules/**")},
     **{f"{part}/*": ["sidebar-nav-bs"] for part in ("lessons", "exercises", "reference")},
 }

@@ -1089,6 +1089,7 @@ function offerToFind(section) {
     const words = `${term.textContent} ${term.nextElementSibling.textContent}`.toLowerCase();
     return { term, words };
   });
+  const chapters = section.querySelector(".course-chapters");
   const field = html("input", { type: "search", id: "course-find", autocomplete: "off" });
   const count = html("span", { role: "status" });
   const label = html("label", { for: "course-find" }, "Find a message, by its id or a word of it");
@@ -1105,6 +1106,7 @@ function offerToFind(section) {
     section.querySelectorAll("section").forEach((part) => {
       part.hidden = !part.querySelector("dt:not([hidden])");
     });
+    chapters.hidden = wanted.length > 0;  // what fits follows the field at once
     count.textContent = wanted.length ? `${found} of ${entries.length}` : "";
   };
   field.addEventListener("input", choose);

@@ -36,8 +36,20 @@ def test_a_message_is_found_by_words_of_it(open_page: Callable) -> None:
     section.get_by_role("searchbox").fill("split.remainder rounds down")
     ids = section.locator("dt:visible").all_inner_texts()
     assert ids == [name for name in EXPLAINED if name.startswith("split.remainder")]
-    assert section.locator("h3:visible").count() == 1
+    headings = section.locator(":is(h3, h4):visible").all_inner_texts()
+    assert [words.strip("#\n") for words in headings] == ["Data parallelism by hand", "split"]
     counts = re.findall(r"\d+", section.get_by_role("status").inner_text())
     assert counts == ["2", str(len(EXPLAINED))]
+    assert not section.locator(".course-chapters").is_visible()
     section.get_by_role("searchbox").fill("")
     assert section.locator("dt:visible").count() == len(EXPLAINED)
+
+
+def test_two_clicks_lead_to_the_messages_of_any_exercise(open_page: Callable) -> None:
+    page = open_page("troubleshooting.html")
+    chapters = page.locator(".course-chapters")
+    shown = chapters.locator("li li").all_inner_texts()
+    assert shown == [exercise.function for exercise in Catalog(COURSE).exercises]
+    page.locator("article li a", has_text="Messages of the checker").click()
+    chapters.get_by_role("link", name="best_layout").click()
+    assert page.evaluate("document.querySelector(':target').innerText").startswith("best_layout")

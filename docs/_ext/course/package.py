@@ -3,7 +3,8 @@
 ``.. package-layers::`` is the table of subpackages with files and lines; its body is a list of
 ``name: what it contains``.  ``.. package-reading::`` is the same for files, in the order of its
 body, each named from the package's folder, and says how long they take.  ``.. package-way:: batch``
-lists the stations of one of the ways in ``ways.toml``.
+lists the stations of one of the ways in ``ways.toml``, with links to their files, which get pages
+of their own.
 """
 
 import tomllib
@@ -104,27 +105,51 @@ class PackageWay(SphinxDirective):
         stations = ways()[self.arguments[0]]
         boxes, number = [], 1
         for process, group in groupby(stations, key=lambda station: station["process"]):
-            items = [html("li", *parts_of(station)) for station in group]
+            items = [html("li", *self.parts_of(station)) for station in group]
             boxes.append(box("process", process, html("ol", *items, start=str(number))))
             number += len(items)
         return boxes
 
+    def parts_of(self, station):
+        """A station: name and files, what happens there, what it shares and what it hands on."""
+        files = [part for file in station["files"] for part in (" ", self.link_to(file))]
+        yield html("p", html("strong", station["name"]), *files)
+        yield html("p", station["says"])
+        if "shares" in station:
+            yield html("p", f"With the other ranks: {station['shares']}", classes=["course-hands"])
+        if "hands" in station:
+            yield html("p", f"Hands on {station['hands']}", classes=["course-hands"])
 
-def parts_of(station):
-    """A station: its name and files, what happens there, what it shares and what it hands on."""
-    name = html("strong", station["name"])
-    if "link" in station:
-        name = html("a", name, href=station["link"])
-    files = [part for file in station["files"] for part in (" ", nodes.literal(file, file))]
-    yield html("p", name, *files)
-    yield html("p", station["says"])
-    if "shares" in station:
-        yield html("p", f"With the other ranks: {station['shares']}", classes=["course-hands"])
-    if "hands" in station:
-        yield html("p", f"Hands on {station['hands']}", classes=["course-hands"])
+    def link_to(self, file):
+        shown = nodes.literal(file, file)
+        if ROOT / file not in files_with_pages():
+            return shown
+        address = self.env.app.builder.get_relative_uri(self.env.docname, page_of(ROOT / file))
+        return html("a", shown, href=address)
+
+
+def files_with_pages():
+    """The package's files on the ways. A check has no page, as it contains right answers."""
+    named = {ROOT / file for way in ways().values() for each in way for file in each["files"]}
+    return sorted(file for file in named if file.is_relative_to(PACKAGE))
+
+
+def page_of(path):
+    return f"_modules/{path.relative_to(ROOT).with_suffix('').as_posix()}"
+
+
+def pages_of_files(app):
+    for path in files_with_pages():
+        page, file = page_of(path), path.relative_to(ROOT).as_posix()
+        back = app.builder.get_relative_uri(page, "reference/architecture")
+        parents = [{"link": back, "title": "Architecture"}]
+        heading = f'<h1 class="course-wide"><code class="literal">{path.name}</code></h1>'
+        code = app.builder.highlighter.highlight_block(path.read_text("utf-8"), "python3")
+        yield page, {"title": file, "parents": parents, "body": heading + code}, "page.html"
 
 
 def setup(app):
     app.add_directive("package-layers", PackageLayers)
     app.add_directive("package-reading", PackageReading)
     app.add_directive("package-way", PackageWay)
+    app.connect("html-collect-pages", pages_of_files)

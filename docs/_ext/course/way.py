@@ -18,7 +18,6 @@ from course.exercises import anchor_of, find
 from multigpu.checking.lessons import LESSONS, NOTEBOOKS, PARTS, as_lessons, lessons_with
 
 FOLDERS = "lessons/", "_notebooks/", "exercises/"
-PITCH = 24  # pixels between two lanes of the map
 
 
 class Way:
@@ -169,11 +168,11 @@ def course_map(way):
 
 
 def stop(way, lesson, found, row, part):
-    left = f"left: {found.lanes[row] * PITCH}px"
-    number = html("span", str(lesson.number), classes=["course-dot"], style=left)
-    width = f"width: {(max(found.lanes) + 1) * PITCH}px"
+    lane = f"--lane: {found.lanes[row]}"
+    number = html("span", str(lesson.number), classes=["course-dot"], style=lane)
+    lanes = f"--lanes: {max(found.lanes) + 1}"
     drawn = raw(rail(found, row))
-    line = html("div", drawn, number, classes=["course-rail"], style=width, aria_hidden="true")
+    line = html("div", drawn, number, classes=["course-rail"], style=lanes, aria_hidden="true")
     label = [html("span", part, classes=["course-label"])] if part else []
     heard = html("span", f"Lesson {lesson.number}: ", classes=["course-heard"])
     name = html("p", *label, heard, way.lesson(lesson), classes=["course-stop-name"])
