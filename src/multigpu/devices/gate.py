@@ -28,7 +28,15 @@ from torch.utils._pytree import tree_map_only
 
 from multigpu.devices import dispatch
 from multigpu.devices.dispatch import HALF, Args, Kwargs
-from multigpu.devices.gpu import CPU, core_device, drawing, gpu_of, running, virtual_machine
+from multigpu.devices.gpu import (
+    CPU,
+    core_device,
+    drawing,
+    gpu_of,
+    note_copy,
+    running,
+    virtual_machine,
+)
 from multigpu.devices.tensor import VirtualTensor, is_made_of_others, made_of_others
 
 StandIn = Callable[[Any, Args, Kwargs], Any]
@@ -216,10 +224,14 @@ def run_in_core(func: Any, args: Args, kwargs: Kwargs) -> Any:
             raise type(error)(named) from None
     finally:
         running.in_core = before
-    # The core reads numbers (of `torch.tensor([x, y])`, say) without an operator.
-    args, kwargs = tree_map_only(
-        VirtualTensor, lambda x: run_in_core(torch.Tensor.cpu, (x,), {}), (args, kwargs)
-    )
+
+    def on_cpu(tensor: VirtualTensor) -> torch.Tensor:
+        note_copy(tensor._gpu, None, tensor._data.nbytes)
+        return tensor._data.cpu()
+
+    # The core reads numbers (of `torch.tensor([x, y])`, say) without an operator. It may have
+    # switched interception off for that, so the data are taken without one, too.
+    args, kwargs = tree_map_only(VirtualTensor, on_cpu, (args, kwargs))
     return func(*args, **kwargs)
 
 

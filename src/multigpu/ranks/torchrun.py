@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 NCCL_TIMEOUT = timedelta(minutes=10)  # PyTorch's own; a build without NCCL does not know it
-SLOWEST = timedelta(seconds=30)  # to connect, after the first rank has
+SLOWEST = timedelta(seconds=30)  # to join a group, when another rank leaves it already
 
 
 class ProcessGroups:
@@ -30,12 +30,14 @@ class ProcessGroups:
 
     def __init__(self, store: str, *, virtual: bool, traced: bool) -> None:
         self._path, self._number = store, 0
-        self._meeting: Any = None  # the store of the group that the ranks are in
+        self._stores: dict[Any, Any] = {}  # of each group that this rank has joined
         self._virtual = virtual
         self._without_nccl = virtual and not traced  # the record is what speaks gloo for NCCL
         self._given = False  # run_ranks made the group, and the program has not asked for it yet
         self._shared = False  # it has
         self._init, self._destroy = c10d.init_process_group, c10d.destroy_process_group
+        self._join = c10d._new_process_group_helper
+        c10d._new_process_group_helper = self.join  # type: ignore[assignment]
         modules: tuple[Any, ...] = (dist, c10d)
         for module in modules:
             module.init_process_group, module.destroy_process_group = self.init, self.destroy
@@ -67,8 +69,7 @@ class ProcessGroups:
         if self._given:
             self._accept(backend, world_size, rank)
             return
-        meets_here = store is None and init_method in (None, "env://") and not dist.is_initialized()
-        if meets_here:
+        if store is None and init_method in (None, "env://") and not dist.is_initialized():
             for name, asked, right in (("world_size", world_size, size), ("rank", rank, own)):
                 if asked not in (-1, right):
                     raise ValueError(
@@ -78,11 +79,20 @@ class ProcessGroups:
             self._number += 1  # a group that was destroyed has left its keys in its own file
             store = dist.FileStore(f"{self._path}.{self._number}", size)  # type: ignore[attr-defined]
             world_size, rank, init_method = size, own, None
-        backend = "gloo" if self._without_nccl else backend
         self._init(backend, init_method, timeout, world_size, rank, store, *more, **options)
-        if meets_here:
-            self._meeting = store
-            store.set(f"joined {own}", "")
+
+    def join(
+        self, size: int, rank: int, members: list[int], backend: Any, *more: Any, **options: Any
+    ) -> Any:
+        """What ``init_process_group`` and ``new_group`` come down to."""
+        carrier = c10d.Backend("gloo") if self._without_nccl else backend
+        group, store = self._join(size, rank, members, carrier, *more, **options)
+        if store is not None:  # it is one of the members
+            if self._without_nccl:
+                call_backend(group, backend, store)
+            self._stores[group] = store
+            store.set(f"joined {rank}", "")
+        return group, store
 
     def _accept(self, backend: str | None, world_size: int, rank: int) -> None:
         """The program asks for the group that is there.  Raises ValueError for another one."""
@@ -103,19 +113,23 @@ class ProcessGroups:
             self._given, self._shared = self._shared, False
             if self._given:
                 return
-            self._wait_until_all_have_joined()
+            ending = list(self._stores)
+        else:
+            ending = [group]
+        for each in ending:
+            # Gloo raises "Connection closed by peer" in a rank that is still connecting to this
+            # one. With NCCL a rank may leave before another one joins at all; hence the limit.
+            store = self._stores.pop(each, None)
+            if store is not None:
+                with contextlib.suppress(RuntimeError):
+                    store.wait([f"joined {rank}" for rank in range(each.size())], SLOWEST)
         self._destroy(group)
 
-    def _wait_until_all_have_joined(self) -> None:
-        """Gloo raises "Connection closed by peer" in a rank that is still connecting to this one.
 
-        With NCCL a rank may leave before another one joins at all; hence the limit.
-        """
-        if self._meeting is not None:
-            joined = [f"joined {rank}" for rank in range(int(os.environ["WORLD_SIZE"]))]
-            with contextlib.suppress(dist.DistStoreError):
-                self._meeting.wait(joined, SLOWEST)
-            self._meeting = None
+def call_backend(group: Any, backend: Any, store: Any) -> None:
+    """From now on ``dist.get_backend(group)`` is ``backend``, whatever does the work."""
+    c10d._world.pg_map[group] = (backend, store)
+    c10d._world.pg_backend_config[group] = str(c10d.BackendConfig(c10d.Backend(backend)))
 
 
 def install_main(function: Callable[..., Any]) -> None:

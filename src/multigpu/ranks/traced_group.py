@@ -34,6 +34,7 @@ from multigpu.ranks.call_site import Origin, origin
 from multigpu.ranks.calls import REDUCTIONS, ROOTED
 from multigpu.ranks.frames import Write
 from multigpu.ranks.recorder import Current, Group, Recorder, record_threads
+from multigpu.ranks.torchrun import call_backend
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
@@ -293,11 +294,11 @@ class TracedGroup(dist.ProcessGroup):
         return "traced"
 
     def getGroupName(self) -> str:
-        return self.group.name
+        return self.__inner.group_name
 
     @property
     def group_name(self) -> str:  # type: ignore[override]
-        return self.group.name
+        return self.__inner.group_name
 
     @property
     def _device_types(self) -> Any:
@@ -509,7 +510,7 @@ def start_recording(write: Write) -> Recorder:
         if virtual:
             named.pop("device_id", None)  # no backend could connect to it
         of_each = CARRIERS[str(backend)] is OF_EACH
-        on_cpu = of_each and (virtual or not torch.cuda.is_available())
+        on_cpu = of_each and not torch.cuda.is_available()
         real.append("gloo" if on_cpu else str(backend))
         try:
             group, prefix = make_group(
@@ -518,8 +519,7 @@ def start_recording(write: Write) -> Recorder:
         finally:
             name = real.pop()
         if isinstance(group, TracedGroup):
-            c10d._world.pg_map[group] = (name, prefix)
-            c10d._world.pg_backend_config[group] = str(c10d.BackendConfig(c10d.Backend(name)))
+            call_backend(group, name, prefix)
         return group, prefix
 
     dist.Backend.register_backend(BACKEND, make, extended_api=True, devices=["cpu", "cuda"])
@@ -558,6 +558,7 @@ def inner_group(
         backend_type = getattr(dist.ProcessGroup.BackendType, backend.upper())
         group._set_default_backend(backend_type)  # that of GPUs comes last
         group._register_backend(torch.device(device), backend_type, workers[backend])
+    group._set_group_name(options.group_id)
     return group
 
 

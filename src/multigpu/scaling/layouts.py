@@ -50,7 +50,6 @@ def search(model: Model, cluster: Cluster, *, global_batch: int, **fixed: Any) -
     Of the layouts with the same dp, tp, pp and cp only the fastest is listed. Raises ValueError if
     there is none at all, or if a fixed value is not possible, and TypeError for another name.
     """
-    Layout(**fixed)  # refuses names and values that no layout has
     of_kind: dict[str, list[Plan]] = {}
     for layout in layouts(model, cluster, global_batch, **fixed):
         planned = plan(model, cluster, layout, global_batch=global_batch)
@@ -90,7 +89,8 @@ def search(model: Model, cluster: Cluster, *, global_batch: int, **fixed: Any) -
 
 
 def layouts(model: Model, cluster: Cluster, global_batch: int, **fixed: Any) -> Iterator[Layout]:
-    """Every layout that `search` tries."""
+    """Every layout that `search` tries. Raises ValueError or TypeError, as it does."""
+    Layout(**fixed)  # refuses names and values that no layout has
     usual = USUAL | {name: (value,) for name, value in fixed.items() if name in USUAL}
     for groups in sizes(model, cluster):
         if any(fixed.get(name, size) != size for name, size in groups.items()):

@@ -129,6 +129,7 @@ def test_tensors_outlive_their_machine():
     (x * 2).sum().backward()
     assert x.grad.tolist() == [2, 2]
     assert repr(x.detach()) == "tensor([1., 1.], device='cuda:1')"
+    assert torch.tensor([x[0].detach(), 2.0]).tolist() == [1, 2]
     assert not x.is_pinned()
 
 

@@ -1,18 +1,21 @@
 """Functions as they were written for torchrun, and ranks with virtual GPUs."""
 
+import importlib
 import os
 import pickle
 import sys
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import distributed_c10d as c10d
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from multigpu import RankError, run_ranks
+from multigpu.ranks import torchrun
 
 VARIABLES = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK"),
@@ -48,28 +51,49 @@ def test_a_program_may_make_a_group_in_place_of_the_given_one(trace):
     assert run_ranks(makes_its_own, 2, trace=trace, show=False) == [2, 2]
 
 
-def one_is_slow_to_join():
+def one_is_slow_to_join(joins):
     """When this rank has joined, and when it has left."""
-    rank, make = dist.get_rank(), c10d._new_process_group_helper
-    dist.destroy_process_group()
+    rank, connect = dist.get_rank(), dist.ProcessGroupGloo
     joined = []
 
-    def slow(*given, **options):
-        group = make(*given, **options)
+    def slowly(*given):
+        group = connect(*given)
         time.sleep(0.5 * rank)
         joined.append(time.monotonic())
         return group
 
-    c10d._new_process_group_helper = slow
-    dist.init_process_group("gloo")
-    dist.destroy_process_group()
+    dist.ProcessGroupGloo = slowly
+    if joins == "a world":
+        dist.destroy_process_group()
+        dist.init_process_group("gloo")
+    else:
+        group = dist.new_group([0, 1])
+    dist.destroy_process_group(group if joins == "a subgroup" else None)
     return joined[0], time.monotonic()
 
 
-def test_no_rank_leaves_while_another_still_joins():
+@pytest.mark.parametrize("joins", ["a world", "a subgroup", "a subgroup, and leaves all"])
+def test_no_rank_leaves_while_another_still_joins(joins):
     """Gloo fails in a rank that is still connecting to one that has left."""
-    joined, left = zip(*run_ranks(one_is_slow_to_join, 2, show=False), strict=True)
+    joined, left = zip(*run_ranks(one_is_slow_to_join, 2, joins, show=False), strict=True)
     assert min(left) >= max(joined)
+
+
+def joins_when_the_other_has_left(sign):
+    """With this backend, as with NCCL, no rank waits for others in order to join."""
+    importlib.import_module("torch.testing._internal.distributed.fake_pg")
+    torchrun.SLOWEST = timedelta(seconds=0.1)
+    rank = dist.get_rank()
+    dist.destroy_process_group()
+    while rank == 1 and not sign.exists():
+        time.sleep(0.01)
+    dist.init_process_group("fake")
+    dist.destroy_process_group()
+    sign.touch()
+
+
+def test_a_rank_may_leave_before_another_joins(tmp_path):
+    assert run_ranks(joins_when_the_other_has_left, 2, tmp_path / "left", show=False) == [None] * 2
 
 
 def groups_before_and_after():
@@ -140,6 +164,18 @@ def test_classes_of_main_can_be_pickled_inside_a_rank(monkeypatch):
     assert run_ranks(sends_a_class, 2, show=False) == [([0, 1], True)] * 2
 
 
+def makes_a_mesh():
+    dist.destroy_process_group()
+    dist.init_process_group("gloo")
+    mesh = dist.init_device_mesh("cpu", (2,))
+    return distribute_tensor(torch.ones(2), mesh, [Shard(0)]).full_tensor().tolist()
+
+
+@pytest.mark.parametrize("trace", [True, False])
+def test_a_mesh_may_be_made_of_a_group_in_place_of_the_given_one(trace):
+    assert run_ranks(makes_a_mesh, 2, trace=trace, show=False) == [[1, 1]] * 2
+
+
 # --- virtual GPUs --------------------------------------------------------------------------------
 
 
@@ -168,15 +204,28 @@ def collectives():
     return total.tolist(), [part.tolist() for part in parts], objects, places
 
 
-@pytest.mark.parametrize("world", [1, 2, 4])
-def test_nccl_works_on_virtual_gpus(world):
-    results = run_ranks(collectives, world, gpus="virtual", show=False)
+@pytest.mark.parametrize(("world", "trace"), [(1, True), (2, True), (4, True), (2, False)])
+def test_nccl_works_on_virtual_gpus(world, trace):
+    results = run_ranks(collectives, world, gpus="virtual", trace=trace, show=False)
     total = float(sum(range(world)))
     parts = [[total + rank] * 3 for rank in range(world)]
     assert list(results) == [
         ([total] * 3, parts, [{"rank": world - 1}], {f"cuda:{rank}"}) for rank in range(world)
     ]
     assert str(results.backend) == f"nccl on {world} virtual GPU{'s' * (world > 1)}"
+
+
+def makes_it_again(backend):
+    dist.destroy_process_group()
+    dist.init_process_group(backend)
+    return [dist.get_backend_config(group) for group in (None, dist.new_group([0, 1]))]
+
+
+@pytest.mark.parametrize("trace", [True, False])
+@pytest.mark.parametrize("backend", ["nccl", None])
+def test_a_group_made_again_has_nccl_for_virtual_gpus_as_the_given_one(backend, trace):
+    results = run_ranks(makes_it_again, 2, backend, gpus="virtual", trace=trace, show=False)
+    assert results == [["cuda:nccl"] * 2] * 2
 
 
 def asks_too_much():

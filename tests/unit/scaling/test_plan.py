@@ -296,6 +296,8 @@ def test_a_search_refuses_what_no_layout_has():
         [[name, value]] = wrong.items()
         with pytest.raises(ValueError, match=f"{name}={value}: "):
             search(SMALL, cluster, global_batch=64, **wrong)
+    with pytest.raises(ValueError, match="micro_batch=0: "):
+        list(layouts(SMALL, cluster, 64, micro_batch=0))
 
 
 def test_a_batch_that_no_layout_divides_is_refused():
