@@ -89,7 +89,7 @@ class ProcessGroups:
         group, store = self._join(size, rank, members, carrier, *more, **options)
         if store is not None:  # it is one of the members
             if self._without_nccl:
-                call_backend(group, backend, store)
+                set_backend_name(group, backend, store)
             self._stores[group] = store
             store.set(f"joined {rank}", "")
         return group, store
@@ -126,7 +126,7 @@ class ProcessGroups:
         self._destroy(group)
 
 
-def call_backend(group: Any, backend: Any, store: Any) -> None:
+def set_backend_name(group: Any, backend: Any, store: Any) -> None:
     """From now on ``dist.get_backend(group)`` is ``backend``, whatever does the work."""
     c10d._world.pg_map[group] = (backend, store)
     c10d._world.pg_backend_config[group] = str(c10d.BackendConfig(c10d.Backend(backend)))

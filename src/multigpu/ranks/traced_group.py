@@ -34,7 +34,7 @@ from multigpu.ranks.call_site import Origin, origin
 from multigpu.ranks.calls import REDUCTIONS, ROOTED
 from multigpu.ranks.frames import Write
 from multigpu.ranks.recorder import Current, Group, Recorder, record_threads
-from multigpu.ranks.torchrun import call_backend
+from multigpu.ranks.torchrun import set_backend_name
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
@@ -519,7 +519,7 @@ def start_recording(write: Write) -> Recorder:
         finally:
             name = real.pop()
         if isinstance(group, TracedGroup):
-            call_backend(group, name, prefix)
+            set_backend_name(group, name, prefix)
         return group, prefix
 
     dist.Backend.register_backend(BACKEND, make, extended_api=True, devices=["cpu", "cuda"])
