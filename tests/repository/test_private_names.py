@@ -38,7 +38,8 @@ PRIVATE = {
         # Every group that is made is one that is traced: there is no hook for that
         "_new_group_with_tag", "_new_process_group_helper", "_world",
         # The real group inside that one: made as torch makes it, for two kinds of device
-        "_register_backend", "_set_default_backend", "_set_sequence_number_for_group", "_timeout",
+        "_register_backend", "_set_default_backend", "_set_group_name",
+        "_set_sequence_number_for_group", "_timeout",
         # What C++ and torch's own code call of a group
         "_allgather_base", "_device_types", "_enable_collectives_timing", "_end_coalescing",
         "_get_backend", "_has_hooks", "_reduce_scatter_base", "_start_coalescing",
