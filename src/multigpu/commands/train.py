@@ -37,7 +37,7 @@ from multigpu.checking.catalog import find_course
 from multigpu.commands.showing import as_options, option
 from multigpu.data import PartitionedFile
 from multigpu.data.flight_rows import RULES, TARGET, flight_baselines, flight_columns
-from multigpu.training import History, TrainConfig, Trainer
+from multigpu.training import TrainConfig, Trainer
 from multigpu.training.checkpoint import CheckpointError
 from multigpu.training.config import NeedsTorchrun, check_choice, resolve_mode
 from multigpu.training.distributed import Launch, leave_group
@@ -170,6 +170,7 @@ class TrainingRun:
             test,
             loss_fn=self.task.loss_fn,
             metrics=self.task.metrics,
+            callbacks=[PrintedRows()],
             own=self.own,
         )
 
@@ -178,8 +179,6 @@ class TrainingRun:
         began, trainer = time.perf_counter(), self.trainer
         details = trainer.strategy.details
         self.say(f"{self.data}: {self.task.title}", trainer.describe(), *filter(None, [details]))
-        if trainer.launch.is_main:
-            trainer.history = SpokenHistory(trainer.total_steps)
         trainer.fit()
         seconds = time.perf_counter() - began
         self.say(
@@ -278,16 +277,13 @@ def folder_of(name: str) -> Path:
     return Path(name)
 
 
-class SpokenHistory(History):
-    """A history that prints each epoch as it comes: the log of a batch job shows how it goes."""
+class PrintedRows:
+    """Prints each row of the history as it comes: the log of a batch job shows how it goes."""
 
-    def __init__(self, total_steps: int) -> None:
-        super().__init__()
-        self.total_steps = total_steps
-
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Keep the row, and print it above the bar, if there is one."""
-        super().add(row)
+    def on_epoch(self, trainer: Trainer, row: Mapping[str, Any]) -> None:
+        """Print the row on rank 0, above the bar if there is one."""
+        if not trainer.launch.is_main:
+            return
         evaluated = {
             name.removeprefix("eval_"): value
             for name, value in row.items()
@@ -295,7 +291,7 @@ class SpokenHistory(History):
         }
         words = [
             f"epoch {row['epoch']}",
-            f"step {row['step']:,} of {self.total_steps:,}",
+            f"step {row['step']:,} of {trainer.total_steps:,}",
             f"loss {row['loss']:.4f}",
             *(f"{'test loss' if k == 'loss' else k} {value:.4f}" for k, value in evaluated.items()),
             f"{row['seconds']:.1f} s",

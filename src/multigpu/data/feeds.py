@@ -267,12 +267,12 @@ class RowFeed(DataSetFeed):
         # Contiguous shares whose lengths differ by one row at most: 10 rows on 4 ranks are 3, 3, 2
         # and 2. A rank may get none: 3 rows on 4 ranks are 1, 1, 1 and 0.
         shares = [rows.tensor_split(self.world_size)[self.rank] for rows in global_batches]
-        filled = [  # a rank without rows computes one of the others', for nothing
+        filled = [  # a rank without rows computes another rank's row, which does not count
             share if len(share) else rows[:1]
             for rows, share in zip(global_batches, shares, strict=True)
         ]
-        if isinstance(self.dataset, TensorDataset) and self.collate_fn is None:
-            # It takes all indices of a batch at once.
+        if type(self.dataset) is TensorDataset and self.collate_fn is None:
+            # It takes all indices of a batch at once. A subclass may take only one.
             how: dict[str, Any] = {"sampler": filled, "batch_size": None}
         else:
             lists = [rows.tolist() for rows in filled]

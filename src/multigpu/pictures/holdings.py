@@ -161,9 +161,7 @@ def added(ranks: Contributors) -> str:
 def chunks(
     before: Sequence[Sequence[Contributors]],
     after: Sequence[Sequence[Contributors]],
-    messages: Sequence[ChunksSent] = (),
-    *,
-    title: str = "",
+    messages: Sequence[ChunksSent],
 ) -> Picture:
     """Draw what the ranks hold `after` a step, what is new since `before`, and what traveled.
 
@@ -192,7 +190,7 @@ def chunks(
             body.append(_arrow(message, x, width=2 + 1.6 * message.bytes / most))
     held = [f"rank {rank} holds {', '.join(map(added, sums))}." for rank, sums in enumerate(after)]
     return Picture(
-        title,
+        "",
         body,
         size=(LANES_WIDTH, LANES_TOP + world * LANE + 4),
         says=[*(f"{message}." for message in messages), *held],

@@ -134,7 +134,7 @@ class Trace:
             drawn.append(Step(name, work=work, note=note))
         return steps(drawn, self._lanes(), title=title)
 
-    def table(self, rank: int | None = None, *, title: str = "Calls in order") -> "Table":
+    def table(self, rank: int | None = None) -> "Table":
         """Every call of one rank, or of all, as a table; times count from the first call."""
         from multigpu.pictures import Table
         from multigpu.pictures.units import human_seconds
@@ -153,7 +153,8 @@ class Trace:
             if rank in (None, call.rank)
         ]
         columns = ("at", "rank", "call", "data", "with", "line", "took")
-        return Table(title, columns, tuple(rows), numbers=frozenset({"at", "rank", "took"}))
+        numbers = frozenset({"at", "rank", "took"})
+        return Table("Calls in order", columns, tuple(rows), numbers)
 
     def _lanes(self) -> list[str]:
         return [f"rank {rank}" for rank in range(self.world_size)]

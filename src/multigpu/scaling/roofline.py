@@ -29,7 +29,7 @@ from torch.utils.flop_counter import flop_registry
 
 SIZE = {"cpu": 1024, "cuda": 8192}  # of the matrices that are multiplied
 NUMBERS = {"cpu": 2**23, "cuda": 2**28}  # of the vector that is read and written
-MEASURED = 1.0  # seconds for each of the three rates
+MEASURED = 1.0  # seconds for one call, and for each of the three rates
 ROUGHLY = 0.1  # seconds for one call, if its time only has to be there
 UNTOUCHED = ("aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty")
 
@@ -118,11 +118,10 @@ def only_roughly() -> bool:
     return os.environ.get("MULTIGPU_TIMES") == "rough"
 
 
-def median_seconds(step: Callable[[], Any], *, at_least: float = MEASURED) -> float:
-    """The median time of a call, repeated for `at_least` seconds; it waits for GPUs."""
-    if only_roughly():  # a roofline never is: too slow a one would refuse to be fitted
-        at_least = min(at_least, ROUGHLY)
-    return median(_times(step, at_least))
+def median_seconds(step: Callable[[], Any]) -> float:
+    """The median time of a call, repeated for a second; it waits for GPUs."""
+    # A roofline is never measured roughly: too slow a one would refuse to be fitted.
+    return median(_times(step, ROUGHLY if only_roughly() else MEASURED))
 
 
 def seconds_of_each(step: Callable[[], Any], *, calls: int, warmup: int) -> list[float]:

@@ -45,29 +45,9 @@ FORMAT = "multigpu checkpoint 3"  # 3: it ends with a digest
 DIGEST = 32  # bytes of a SHA-256
 NAMES = ("latest.pt", "best.pt", "latest", "best")
 LEFTOVERS = ".*.partial"  # what a killed writer leaves in the folder
-# Folders of sharded checkpoints; `latest` and `best` are links to them. The name on disk is an old
-# one: with another, those that earlier versions have written would never be removed.
-SHARDS = ".shares-*"
+SHARDS = ".shards-*"  # folders of sharded checkpoints; `latest` and `best` are links to them
 LOCK = ".multigpu.lock"  # stays in the folder: removing it would let two processes lock two files
 WAIT = 8.0  # seconds for a lock: DataLoader workers of a run that was killed end within five
-
-# Settings that belong to a run. All others may change when it resumes.
-OF_THE_RUN = (
-    "batch_size",
-    "drop_last",
-    "optimizer",
-    "learning_rate",
-    "weight_decay",
-    "lr_scaling",
-    "base_batch_size",
-    "schedule",
-    "warmup_steps",
-    "clip_norm",
-    "precision",
-    "seed",
-    "monitor",
-    "rows of data",
-)
 SHOWN = 3  # parameters that a message names
 WAY_OUT = "or give this run another folder, or begin again there with resume=False."
 
@@ -200,7 +180,7 @@ class Checkpoints:
         try:
             for name in self._names(state, best=best):
                 replace_file(self.path(name), content)
-                if (link := self.folder / name).is_symlink():  # a sharded one of the time before
+                if (link := self.folder / name).is_symlink():  # an earlier, sharded checkpoint
                     link.unlink()
             self._sweep()
         except OSError as problem:
@@ -269,11 +249,11 @@ def packed(state: dict[str, Any]) -> memoryview:
 
 
 def refuse_other_run(saved: Mapping[str, Any], now: Mapping[str, Any], *, path: Path) -> None:
-    """Raise CheckpointError if the checkpoint's settings are not those of this run."""
+    """Raise CheckpointError if a checkpoint was `saved` with other settings than `now`."""
     changed = [
         f"{name}={saved[name]!r} (now {value!r})"
         for name, value in now.items()
-        if name in OF_THE_RUN and name in saved and saved[name] != value
+        if saved[name] != value
     ]
     if changed:
         raise CheckpointError(
@@ -310,7 +290,7 @@ def shapes_of(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor without its device and its graph, and of a view only what it shows."""
+    """A tensor on the CPU, without its graph; of a view only the part that it shows."""
     tensor = tensor.detach().cpu()
     is_view = tensor.layout is torch.strided and tensor.untyped_storage().nbytes() > tensor.nbytes
-    return tensor.clone() if is_view else tensor  # a view would be saved with all behind it
+    return tensor.clone() if is_view else tensor  # a view would be saved with its whole storage

@@ -38,6 +38,23 @@ CHOICES = {
     "pipeline_schedule": ("1f1b", "gpipe", "interleaved"),
     "balance": ("time", "memory", "layers"),
 }
+# Settings that belong to a run: a checkpoint resumes only with the same ones.
+OF_THE_RUN = (
+    "batch_size",
+    "drop_last",
+    "optimizer",
+    "learning_rate",
+    "weight_decay",
+    "lr_scaling",
+    "base_batch_size",
+    "schedule",
+    "warmup_steps",
+    "clip_norm",
+    "precision",
+    "seed",
+    "monitor",
+)
+OF_EACH_RANK = ("folder", "workers", "progress")  # settings that may differ from rank to rank
 MAY_BE_0 = ("epochs", "max_steps", "warmup_steps", "patience", "workers", "seed", "weight_decay")
 
 
@@ -109,7 +126,8 @@ class TrainConfig:
     deterministic: bool = False
     """use only deterministic algorithms, and raise an error where PyTorch has none"""
     monitor: str = "loss"
-    """the evaluation figure that decides which model is best and when to stop early"""
+    """the evaluation figure that decides which model is best and when to stop early: the smallest
+    if the name ends in loss, error, mae, mse, rmse or perplexity, else the largest"""
     evaluate_every: int | None = None
     """steps between two evaluations within an epoch; each epoch also ends with one, which alone
     decides which model is best"""
@@ -141,7 +159,7 @@ class TrainConfig:
     """also keep this many of the latest checkpoints under their steps: step-400.pt"""
     checkpoints: str = "full"
     """full: one file that rank 0 writes; sharded: a folder in which each rank writes its share, so
-    that no rank ever holds the whole model"""
+    that no rank gathers the whole model"""
     resume: bool = True
     """resume from the latest checkpoint in the folder, if there is one; otherwise remove it and
     start again"""
@@ -217,7 +235,7 @@ def resolve_mode(config: TrainConfig, launch: Launch) -> str:
                 f"{name}={value!r} with mode={mode!r}: only a pipeline has {name}. "
                 f"Use mode='pipeline', or leave {name} out."
             )
-    if config.gpus is not None and mode in ("ddp", "zero2", "zero3", "pipeline"):
+    if config.gpus is not None and mode not in ("single", "dp"):
         raise NeedsTorchrun(
             f"gpus={config.gpus} with mode={mode!r}: each rank has one GPU in this mode. "
             "Leave gpus out and start",

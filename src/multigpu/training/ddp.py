@@ -20,6 +20,7 @@ class Distributed(Strategy):
     """Each rank computes its share of the batch; gradients are averaged during backward."""
 
     mode = "ddp"
+    model: Any  # DistributedDataParallel, or what a subclass wraps with
     group: dist.ProcessGroup | None = None  # of ranks with different rows; None: all ranks
 
     def __init__(self, config: TrainConfig, launch: Launch) -> None:
@@ -32,7 +33,7 @@ class Distributed(Strategy):
 
     def prepare(self, model: nn.Module, *, sample: Sample) -> None:
         self.plain = model.to(self.device)
-        self.model = self.wrapped = self.wrap(self.plain)
+        self.model = self.wrap(self.plain)
 
     def wrap(self, model: nn.Module) -> Any:
         """Start all ranks from rank 0's weights and average gradients from now on."""
@@ -47,7 +48,7 @@ class Distributed(Strategy):
         step = StepLoss(averaged_over=self.world_size)
         for number, part in enumerate(parts, start=1):
             # Gradients travel with the last part; until then each rank adds up its own.
-            with contextlib.nullcontext() if number == len(parts) else self.wrapped.no_sync():
+            with contextlib.nullcontext() if number == len(parts) else self.model.no_sync():
                 inputs, targets = self.place(part)
                 with self.autocast():
                     returned = loss_fn(call(self.model, inputs), targets)
@@ -56,7 +57,7 @@ class Distributed(Strategy):
         self.complete_gradients(step)
         return step
 
-    def settle(self, batch: Batch, loss_fn: LossFn) -> None:
+    def rebuild_buckets(self, batch: Batch, loss_fn: LossFn) -> None:
         """After its first backward pass DDP divides the gradients into buckets again, in the order
         in which they became ready. A resumed run must begin with those buckets, because the order
         of summing three or more numbers depends on their place in a bucket.
@@ -68,9 +69,14 @@ class Distributed(Strategy):
         dist.all_reduce(value, group=self.group)
         return value
 
-    def before_evaluation(self) -> None:
+    def before_evaluation_or_save(self) -> None:
         """Give all ranks rank 0's buffers (BatchNorm's statistics), as every forward does."""
         take_from_main_rank(self.plain.buffers(), device=self.device)
+
+    @property
+    def evaluation_model(self) -> nn.Module:
+        """Not DDP's wrapper, whose forward sends the buffers: ranks may call it unequally often."""
+        return self.plain
 
     def where(self) -> str:
         return f"{counted(self.launch.world_size, 'rank')} ({self.backend})"

@@ -112,9 +112,9 @@ class Launch:
         )
 
 
-def restarted(environ: Mapping[str, str] = os.environ) -> bool:
+def restarted() -> bool:
     """Whether torchrun has started this run's processes again after one of them failed."""
-    return int(environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 # What one rank does or knows for all of them, so that no rank waits for one that has failed.
@@ -198,7 +198,7 @@ def join_group(launch: Launch, asked: str | None) -> Backend:
                 "Leave backend out, or make the group with it."
             )
         atexit.unregister(let_gloo_finish)
-        atexit.register(let_gloo_finish)  # to leave that group is its maker's
+        atexit.register(let_gloo_finish)  # the code that made that group leaves it
         return Backend(there, torch.cuda.device_count(), ranks)
     store, rank, world_size = next(iter(rendezvous("env://", timeout=PATIENCE)))
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from multigpu.data.feeds import Feed, rows_of
+from multigpu.data.feeds import Batch, Feed, rows_of
 from multigpu.training.distributed import in_a_group
 from multigpu.training.loss import IGNORED, ClassLoss, LossFn, StepLoss
 from multigpu.training.randomness import random_numbers_kept
@@ -39,7 +39,7 @@ def evaluate(
     loss_fn: LossFn,
     metrics: MetricChoice,
     device: torch.device,
-    inputs_device: torch.device | None = None,
+    place: Callable[[Batch], tuple[Any, Any]] | None = None,
     autocast: Autocast | None = None,
     batches: int | None = None,
 ) -> dict[str, float]:
@@ -47,8 +47,8 @@ def evaluate(
 
     `loss_fn(model(inputs), targets)` is a mean over its rows, or a pair: a sum, and the weight to
     divide it by. `metrics` are names or a mapping, as `Metrics` takes. `device` has the model's
-    outputs, `inputs_device` its inputs (default: the same). `batches`: use only this many batches,
-    for a trial.
+    outputs. `place` returns a batch's inputs and targets where they are needed (default: both on
+    `device`). `batches`: use only this many batches, for a trial.
 
     Every rank calls this with its own feed, and all get exactly the same numbers. A rank may have
     no row in a batch: it then runs the filler row without counting it, because a model whose
@@ -64,11 +64,12 @@ def evaluate(
     with modes_kept(model), random_numbers_kept(device), torch.no_grad():
         model.eval()
         for batch in itertools.islice(feed.batches(0), batches):
+            both = batch.inputs, batch.targets
+            inputs, targets = to_device(both, device) if place is None else place(batch)
             with autocast():
-                answers = call(model, to_device(batch.inputs, inputs_device or device))
+                answers = call(model, inputs)
                 if answers is None or not batch.rows:
                     continue
-                targets = to_device(batch.targets, device)
                 returned = loss_fn(answers, targets)
             loss.add(returned, batch.rows, batch.rows)
             counted.update(answers, targets)
@@ -96,8 +97,8 @@ class Metrics:
     function(outputs, targets)   returns a value for each row, or a pair: a sum, and the weight to
                                  divide it by. Both are added up over all batches and ranks.
     object                       has update(outputs, targets), compute() and reset(), as a metric of
-                                 torchmetrics has. What ranks exchange is its own matter: compute()
-                                 is called on every rank.
+                                 torchmetrics has. It exchanges its own messages between ranks:
+                                 compute() is called on every rank.
 
     Raises ValueError for a name that is not known, TypeError for a metric of another kind.
     """
@@ -154,8 +155,8 @@ def named_metric(name: str, *, ignored: int) -> Callable[[Any, Any], tuple[Tenso
                which counts 1, so nothing is left to divide by. (Järvelin and Kekäläinen 2002,
                doi.org/10.1145/582415.582418)
 
-    Of equal scores that of the lower class comes first. A target whose own score is NaN is at no
-    place. A row whose target is `ignored` does not count. In a sequence each token
+    Of equal scores that of the lower class comes first. A target whose own score is NaN has
+    no place. A row whose target is `ignored` does not count. In a sequence each token
     counts as a row: scores (rows, block, classes) and targets (rows, block).
     """
     match = re.fullmatch(r"(recall|ndcg)@([1-9]\d*)", "recall@1" if name == "accuracy" else name)

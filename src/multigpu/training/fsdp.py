@@ -62,7 +62,8 @@ class Sharded(Distributed):
     The parameters become DTensors, so `Strategy.clip` finds the norm over the shards of all ranks.
     """
 
-    reshard: ClassVar[bool]  # give gathered weights up after forward?
+    scales_loss = False
+    reshard: ClassVar[bool]  # whether gathered weights are freed after forward
 
     def __init__(self, config: TrainConfig, launch: Launch) -> None:
         super().__init__(config, launch)
@@ -111,7 +112,7 @@ class Sharded(Distributed):
         self.root: FSDPModule = fully_shard(
             model, mesh=mesh, reshard_after_forward=self.reshard, mp_policy=policy
         )
-        # Else the gradients of different weights are added up where ranks have used different ones.
+        # Otherwise the gradients of different weights are added up if ranks use different ones.
         reduces_all = self.config.find_unused_parameters is not False and hasattr(self.root, UNUSED)
         if reduces_all:
             getattr(self.root, UNUSED)(True)
@@ -138,15 +139,15 @@ class Sharded(Distributed):
         said, tp = super().where(), self.config.tensor_parallel
         return f"{said} in a mesh of dp {self.world_size}, tp {tp}" if tp > 1 else said
 
-    def settle(self, batch: Batch, loss_fn: LossFn) -> None:
+    def rebuild_buckets(self, batch: Batch, loss_fn: LossFn) -> None:
         """Nothing to do: the tensors that are sent together do not change after the first step."""
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """None: FSDP itself casts weights and inputs to 16 bits."""
         return contextlib.nullcontext()
 
-    def before_evaluation(self) -> None:
-        super().before_evaluation()
+    def before_evaluation_or_save(self) -> None:
+        super().before_evaluation_or_save()
         self.reshard_all()
 
     def reshard_all(self) -> None:

@@ -22,7 +22,7 @@ from multigpu.data.feeds import FeedSource
 LossFn = Callable[[Any, Any], Any]
 
 CLASS_LOSSES = {nn.CrossEntropyLoss: F.cross_entropy, nn.NLLLoss: F.nll_loss}
-IGNORED = -100  # PyTorch's default for the targets that count nothing
+IGNORED = -100  # PyTorch's default for the targets that do not count
 
 
 class ClassLoss:
@@ -81,9 +81,9 @@ def exact_over_parts(loss_fn: LossFn, data: Any, *, divided: bool) -> LossFn:
     exact = ClassLoss.of(loss_fn)
     if exact is None:
         return loss_fn
-    # A subclass may change what it has on the way.
+    # Only these classes: a subclass may change the targets when it is read.
     while (type(data) is Subset or isinstance(data, FeedSource)) and hasattr(data, "dataset"):
-        data = data.dataset  # which has all of its targets
+        data = data.dataset  # it has all targets of `data`, and perhaps more
     none_ignored = type(data) is TensorDataset and not (data.tensors[-1] == exact.ignored).any()
     return loss_fn if none_ignored and exact.weights is None else exact
 
@@ -122,7 +122,7 @@ class StepLoss:
         else:
             loss = require_number(returned)
             share = self.averaged_over * rows / global_rows
-        if rows:  # a filler row counts nothing, whatever its loss is: 0 · NaN would be NaN
+        if rows:  # a filler row does not count, even if its loss is NaN: 0 · NaN would be NaN
             total = loss.detach().double()
             self.sum = self.sum + (total if self.of_sums else total * rows)
             self.weight = self.weight + (weight.detach().double() if self.of_sums else rows)

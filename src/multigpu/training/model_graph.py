@@ -153,7 +153,7 @@ class ShapeTracer(fx.Tracer):
         self.kept: list[Any] = []  # so that no id is given away again
         self.steps: list[ModelStep] = []
         self.saving: dict[int, int] = {}  # storage → bytes that the step keeps for backward
-        self.inside = True  # a step, or what comes before forward: what is called there is none
+        self.inside = True  # a step, or not yet forward: calls there are not steps
         self.touched: dict[int, tuple[int, int]] = {}  # storage → its first and last step
         self.changed: dict[int, int] = {}  # storage → the last step that changed it in place
 
@@ -185,7 +185,7 @@ class ShapeTracer(fx.Tracer):
         inputs = tuple(node for node in graph.nodes if node.op == "placeholder")
         return ModelGraph(graph, inputs, tuple(self.steps), frozenset(joined))
 
-    # What fx.Tracer asks while it traces
+    # What fx.Tracer calls while it traces
 
     def create_args_for_root(self, *_: Any, **__: Any) -> tuple[Any, list[Any]]:
         for tensor in tensors_in(self.given):
@@ -217,7 +217,7 @@ class ShapeTracer(fx.Tracer):
         """The nodes in place of the tensors in an argument."""
         return map_aggregate(a, self._argument)
 
-    # What it writes down
+    # What it records
 
     def step(
         self,
@@ -378,12 +378,12 @@ def common_places(training: ModelGraph, evaluation: ModelGraph) -> dict[int, int
     """
 
     def calls(graph: ModelGraph) -> Iterator[Any]:
-        """Which call each step is: of what, on which line, and the how manyth of its kind."""
+        """For each step what it calls, on which line, and how often that came before it."""
         seen: Counter[Any] = Counter()
         for step in graph.steps:
             kind = step.module, step.name, step.where
-            seen[kind] += 1
             yield kind, seen[kind]
+            seen[kind] += 1
 
     def shapes(graph: ModelGraph, place: int) -> list[Any]:
         values = (node.meta["value"] for node in graph.crossings[place])
@@ -407,8 +407,9 @@ def common_places(training: ModelGraph, evaluation: ModelGraph) -> dict[int, int
 
 # Messages for a model that cannot be cut
 
-# As frames name their files. Links are not followed, or below a linked .venv torch were the model.
-TORCH = str(Path(torch.__file__).parent)
+# As frames name their files. Links are not followed: if .venv is a link, that would name another
+# folder. With a separator at its end, because torchvision's folder begins alike.
+TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 
 
 def here() -> str:

@@ -13,7 +13,9 @@ from multigpu.data.flight_rows import (
     NUM_ORIGINS,
 )
 
-MEMORIES = (0.5, 0.82, 0.95, 0.9975)  # what is left of a flight after one more, at the start
+RECENT = 8  # flights of an aircraft that NextDestination reads one by one
+# With each later flight, a flight's weight is multiplied by this; here before training.
+MEMORIES = (0.5, 0.82, 0.95, 0.9975)
 
 
 class TinyMLP(nn.Module):
@@ -112,24 +114,17 @@ class NextDestination(nn.Module):
     diverge.
     """
 
-    def __init__(
-        self, *, history: int = HISTORY, width: int = 32, hidden: int = 128, recent: int = 8
-    ) -> None:
-        """Read rows of `history` destinations, the last `recent` of them one by one.
-
-        `width` is the size of a destination's embedding, `hidden` that of the hidden layer.
-        """
+    def __init__(self) -> None:
         super().__init__()
-        self.history, self.recent = history, recent
-        self.destinations = nn.Embedding(NUM_DESTINATIONS + 1, width, padding_idx=NO_FLIGHT)
+        self.destinations = nn.Embedding(NUM_DESTINATIONS + 1, 32, padding_idx=NO_FLIGHT)
         self.origins = nn.Embedding(NUM_ORIGINS, 8)
         self.carriers = nn.Embedding(NUM_CARRIERS, 16)
         self.memories = nn.Parameter(torch.logit(torch.tensor(MEMORIES)))  # (4,)
         self.copying = nn.Parameter(torch.full((len(MEMORIES),), 0.3))  # (4,)
         self.perceptron = nn.Sequential(
-            nn.Linear(8 + 16 + (recent + len(MEMORIES)) * width, hidden),
+            nn.Linear(8 + 16 + (RECENT + len(MEMORIES)) * 32, 128),
             nn.Tanh(),
-            nn.Linear(hidden, NUM_DESTINATIONS),
+            nn.Linear(128, NUM_DESTINATIONS),
         )
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -140,8 +135,8 @@ class NextDestination(nn.Module):
         seen = [
             self.origins(origin),  # (rows, 1, 8)
             self.carriers(carrier),  # (rows, 1, 16)
-            self.destinations(history[:, -self.recent :]),  # (rows, recent, width)
-            shares @ self.destinations.weight[:NUM_DESTINATIONS],  # (rows, 4, width)
+            self.destinations(history[:, -RECENT:]),  # (rows, 8, 32)
+            shares @ self.destinations.weight[:NUM_DESTINATIONS],  # (rows, 4, 32)
         ]
         found: Tensor = self.perceptron(torch.cat([part.flatten(1) for part in seen], dim=1))
         copied = torch.einsum("rmd,m->rd", torch.log1p(10 * counts), self.copying)
@@ -149,8 +144,8 @@ class NextDestination(nn.Module):
 
     def _remembered(self, history: Tensor) -> Tensor:
         """How often each destination occurs; older flights count less: (rows, memories, 104)."""
-        ages = torch.arange(self.history - 1, -1, -1, device=history.device)
-        weights = torch.sigmoid(self.memories)[:, None] ** ages  # (memories, history)
+        ages = torch.arange(HISTORY - 1, -1, -1, device=history.device)
+        weights = torch.sigmoid(self.memories)[:, None] ** ages  # (memories, HISTORY)
         shape = (len(history), *weights.shape)
         counts = weights.new_zeros(*shape[:2], NUM_DESTINATIONS + 1).scatter_add(
             2, history[:, None, :].expand(shape), weights.expand(shape)
@@ -254,29 +249,21 @@ class SmallViT(nn.Module):
     Like ViT (Dosovitskiy et al. 2020) it cuts an image into patches, puts a class token before
     them, and reads the answer from that token. Its layers are PyTorch's own, normalizing first. All
     layers are alike, but the patches and the head take less time, so equal numbers of layers do not
-    take equal times. There is no dropout unless you ask for it.
+    take equal times. There is no dropout.
     """
 
-    def __init__(
-        self,
-        *,
-        patch: int = 2,
-        width: int = 64,
-        depth: int = 4,
-        heads: int = 4,
-        dropout: float = 0.0,
-    ) -> None:
-        """Patches of `patch` x `patch` pixels; `depth` layers of `width` channels."""
+    def __init__(self, *, width: int = 64, depth: int = 4) -> None:
+        """16 patches of 2 x 2 pixels; `depth` layers of `width` channels in 4 heads."""
         super().__init__()
-        self.patches = nn.Conv2d(1, width, kernel_size=patch, stride=patch)
+        self.patches = nn.Conv2d(1, width, kernel_size=2, stride=2)
         self.class_token = nn.Parameter(torch.zeros(1, 1, width))
-        self.positions = nn.Parameter(torch.randn(1, (8 // patch) ** 2 + 1, width) * 0.02)
+        self.positions = nn.Parameter(torch.randn(1, 16 + 1, width) * 0.02)
         self.layers = nn.ModuleList(
             nn.TransformerEncoderLayer(
                 width,
-                heads,
+                nhead=4,
                 dim_feedforward=4 * width,
-                dropout=dropout,
+                dropout=0.0,
                 activation="gelu",
                 batch_first=True,
                 norm_first=True,
@@ -288,9 +275,9 @@ class SmallViT(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Score each of the 10 digits: (rows, 1, 8, 8) in, (rows, 10) out, larger is likelier."""
-        patches = self.patches(images).flatten(2).transpose(1, 2)  # (rows, patches, width)
+        patches = self.patches(images).flatten(2).transpose(1, 2)  # (rows, 16, width)
         token = self.class_token.expand(len(images), -1, -1)
-        hidden = torch.cat([token, patches], dim=1) + self.positions  # (rows, 1 + patches, width)
+        hidden = torch.cat([token, patches], dim=1) + self.positions  # (rows, 17, width)
         for layer in self.layers:
             hidden = layer(hidden)
         scores: Tensor = self.head(self.norm(hidden[:, 0]))

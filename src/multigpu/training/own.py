@@ -106,15 +106,14 @@ class OwnDistributed(Distributed):
     def prepare(self, model: nn.Module, *, sample: Sample) -> None:
         self.plain = model.to(self.device)
         with to_be_written(self.own, "BucketedDDP"):
-            self.wrapped: Any = exercise(self.own, "BucketedDDP")(self.plain)
-        self.model = self.wrapped
+            self.model = exercise(self.own, "BucketedDDP")(self.plain)
 
     def forward_backward(self, parts: Sequence[Batch], loss_fn: LossFn) -> StepLoss:
         with to_be_written(self.own, "BucketedDDP"):  # its hooks run during backward
             return super().forward_backward(parts, loss_fn)
 
     def complete_gradients(self, loss: StepLoss) -> None:
-        self.wrapped.sync_gradients()  # PyTorch's class has done it in backward
+        self.model.sync_gradients()  # PyTorch's class has done it in backward
         super().complete_gradients(loss)
 
     def where(self) -> str:

@@ -187,11 +187,6 @@ class StageCost:
         return self.forward + self.backward
 
     @property
-    def busy(self) -> float:
-        """Seconds for one micro-batch: compute, receive, send the gradient back."""
-        return self.seconds + link_seconds(self.handed_bytes)
-
-    @property
     def memory(self) -> int:
         """Bytes in total, with the activations of all micro-batches in flight."""
         fixed = self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
@@ -325,12 +320,9 @@ class Stages:
         named = self.points.model.named_parameters()
         return [(name, tuple(users[one])) for name, one in named if len(users.get(one, ())) > 1]
 
-    def predicted_step(self, num_microbatches: int, schedule: str | None = None) -> float:
-        """Seconds of a step: the slowest rank decides, after the ranks before it have begun.
-
-        `schedule`: by default the one that the model was cut for.
-        """
-        if (schedule or self.setting.schedule) == "gpipe":  # all forwards, then all backwards
+    def predicted_step(self, num_microbatches: int) -> float:
+        """Seconds of a step: the slowest rank decides, after the ranks before it have begun."""
+        if self.setting.schedule == "gpipe":  # all forwards, then all backwards
             parts = [[cost.forward for cost in self.costs], [cost.backward for cost in self.costs]]
         else:
             parts = [[cost.seconds for cost in self.costs]]
@@ -342,10 +334,10 @@ class Stages:
             total += num_microbatches * max(ranks) + waiting
         return total
 
-    def bubble(self, num_microbatches: int, schedule: str | None = None) -> float:
+    def bubble(self, num_microbatches: int) -> float:
         """The share of a step in which a rank waits, on average."""
         busy = num_microbatches * sum(cost.seconds for cost in self.costs)
-        return 1 - busy / (self.setting.ranks * self.predicted_step(num_microbatches, schedule))
+        return 1 - busy / (self.setting.ranks * self.predicted_step(num_microbatches))
 
     def table(self) -> Table:
         """A line per stage, and the predicted bubble.
@@ -395,7 +387,7 @@ COLUMNS = (
 # This is more than to divide a list of numbers evenly: see `CutPoints.held`, and the first stages
 # hold the activations of more micro-batches than the last.
 
-ALIKE = 1.05  # stages within 5 % of the best count as equally good: then fewer bytes decide
+TOLERANCE = 1.05  # stages within 5 % of the best count as equally good: then fewer bytes decide
 
 
 def divide(points: CutPoints, setting: Setting) -> list[int]:
@@ -446,7 +438,7 @@ def divide(points: CutPoints, setting: Setting) -> list[int]:
             "or fewer micro-batches, or more memory."
         )
     sent = np.array(handed)[:, None]
-    enough = (shares(number) <= largest * ALIKE for number in range(stages))
+    enough = (shares(number) <= largest * TOLERANCE for number in range(stages))
     _, chosen = cheapest(pieces, (np.where(each, sent, math.inf) for each in enough), np.add)
     return chosen
 

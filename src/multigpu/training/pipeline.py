@@ -79,6 +79,7 @@ class Pipeline(Strategy):
     """Each rank has one or more stages; activations and gradients are sent between them."""
 
     mode = "pipeline"
+    scales_loss = False
 
     def __init__(self, config: TrainConfig, launch: Launch) -> None:
         super().__init__(config, launch)
@@ -93,7 +94,7 @@ class Pipeline(Strategy):
         self.device = launch.device
         require_nccl_between_gpus(self.mode, self.backend, self.device)
         self.ranks, self.micro_batches = launch.world_size, config.micro_batches
-        # One rank has nothing to take turns with: there the model is one stage.
+        # On one rank nothing can run at the same time, so the model is one stage.
         alone = self.ranks == 1
         self.num_stages = 1 if alone else self.ranks * config.stages_per_rank
         self.schedule = "1f1b" if alone else config.pipeline_schedule
@@ -108,7 +109,6 @@ class Pipeline(Strategy):
         stages = [model] if self.plan is None else stages_at(model, first, self.plan.places)
         self._keep_own(model, stages)
         self.has_first, self.has_last = 0 in self.parts, self.num_stages - 1 in self.parts
-        self.inputs_device = self.device if self.has_first else torch.device("cpu")
         if self.plan is not None:
             self.remarks = [f"predicted bubble {self.plan.bubble:.0%}"]
             self.details = self.plan.table
@@ -288,32 +288,27 @@ class Pipeline(Strategy):
         dist.all_reduce(value)
         return value
 
-    def before_evaluation(self) -> None:
-        """Also called before a checkpoint is written: the places of the cuts belong to it."""
+    def before_evaluation_or_save(self) -> None:
+        """Write the places of the cuts into the folder once, because a checkpoint needs them."""
         if self.plan is not None and self.config.folder is not None and not self.plan_is_written:
             path = Path(self.config.folder) / FILE
             content = json.dumps(self.plan._asdict(), indent=1).encode()
             main_rank_does(lambda: replace_file(path, content), error=CheckpointError)
             self.plan_is_written = True
 
-    @property
-    def evaluation_model(self) -> nn.Module:
-        """Gives the outputs on the last stage's rank and None on the others."""
-        return self.model
-
     def where(self) -> str:
         ranks, stages = counted(self.ranks, "rank"), counted(self.num_stages, "stage")
         return f"{ranks} ({self.backend}), {stages}, {self.schedule}"
 
-    # Which rank has what of the model. Each stage that uses a weight has a copy, and each copy gets
-    # the gradient of its own use. Their sum over the ranks that have one is the gradient that the
-    # one weight would have got, so all copies take the same step and stay equal. PyTorch's and
+    # Which rank has which part of the model. Each stage that uses a weight has a copy, and it gets
+    # the gradient of its own use. The sum of the copies' gradients is the gradient that the one
+    # weight would have got, so all copies take the same step and stay equal. PyTorch's and
     # Megatron's pipelines do the same with the embedding of a GPT, which is also the matrix of its
     # last layer. (Shoeybi et al. 2019, arXiv:1909.08053; megatron/core/distributed/
     # finalize_model_grads.py)
 
     def _keep_own(self, model: nn.Module, stages: Sequence[nn.Module]) -> None:
-        """Keep this rank's of all `stages` that were cut from `model`, and note who has the others.
+        """Keep those `stages` of `model` that belong to this rank, and note who has the others.
 
         Stage i is on rank i % ranks.
         """
@@ -340,7 +335,7 @@ class Pipeline(Strategy):
             for name, parameter in stage.named_parameters(remove_duplicate=False)
         }
         if not any(parameter.requires_grad for parameter in self.plain.parameters()):
-            # An optimizer wants a parameter; a stage may have none. This one is never moved.
+            # An optimizer needs a parameter, and a stage may have none. This one never changes.
             self.plain.register_parameter("nothing", nn.Parameter(torch.zeros(0)))
         shared = [tuple(sorted(ranks)) for ranks in self.holders.values() if len(ranks) > 1]
         # All ranks make all groups, in the same order.

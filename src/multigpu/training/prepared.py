@@ -56,7 +56,7 @@ class Prepared:
     @property
     def model(self) -> nn.Module:
         """For an evaluation: every rank calls it as often as the others."""
-        self.strategy.before_evaluation()
+        self.strategy.before_evaluation_or_save()
         return self.strategy.evaluation_model
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -87,7 +87,7 @@ class Prepared:
         The file is the same in every mode and on every number of ranks. Raises OSError if it cannot
         be written; an older file of this name then stays as it is.
         """
-        self.strategy.before_evaluation()
+        self.strategy.before_evaluation_or_save()
         model = self.strategy.model_state()
         state = {"model": model, "optimizer": self.strategy.optimizer_state(optimizer)}
         main_rank_does(lambda: replace_file(Path(path), packed(state)), error=OSError)

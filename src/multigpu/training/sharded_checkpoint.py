@@ -5,8 +5,9 @@
 `latest` and `best` are links to folders: in each a file of every rank, the index `.metadata`, and
 `run.pt` with everything of model and optimizer that is not a tensor, and with the digests of the
 other files. A folder is written under a new name; then the link is replaced, which is atomic.
-Folders without a link are left by killed runs. Any number of ranks can read them in any mode: each
-reads what it needs. All ranks must see the same folder.
+Folders without a link are left by killed runs. Any number of ranks can read them in any mode; in
+zero2 and zero3 a rank reads only its share, in the other modes the whole model and optimizer. All
+ranks must see the same folder.
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ class ShardedCheckpoints(Checkpoints):
         state, problem = None, None
         try:
             state = read(path / RUN)
-            if state is not None:  # one of an earlier version may have no digests
-                self._verify(path, state.get("digests", {RUN: ""}))
+            if state is not None:
+                self._verify(path, state["digests"])
         except (CheckpointError, OSError) as error:
             problem = str(error)
         views = all_gather_object((problem, state and state["saved"]))
@@ -152,7 +153,7 @@ class ShardedCheckpoints(Checkpoints):
                 link.unlink(missing_ok=True)
                 link.symlink_to(shards.name, target_is_directory=True)
                 os.replace(link, self.path(name))
-                (self.folder / f"{name}.pt").unlink(missing_ok=True)  # of the time before
+                (self.folder / f"{name}.pt").unlink(missing_ok=True)  # an earlier, full checkpoint
             self._sweep()
         except OSError as problem:
             raise self._cannot_write(problem) from problem

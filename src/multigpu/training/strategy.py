@@ -30,6 +30,7 @@ class Strategy:
     """How one mode spreads a model over GPUs. Call `prepare` before anything else."""
 
     mode: ClassVar[str]
+    scales_loss: ClassVar[bool] = True  # with `scaler`, which float16 needs
     device: torch.device  # where outputs and targets meet
     model: nn.Module  # what a training step calls
     plain: nn.Module  # the model itself, not wrapped; what the optimizer updates
@@ -37,7 +38,6 @@ class Strategy:
     copies: int = 1  # of the model that compute at the same time, each on its own GPU
     micro_batches: int = 1  # parts of a batch that are computed at the same time, each by a stage
     share: int = 0  # which of the `world_size` shares of a batch this process computes
-    inputs_device: torch.device | None = None  # where `model` takes its inputs; None: `device`
     remarks: Sequence[str] = ()  # further details for the run's one-line description
     details: str = ""  # how the model is divided, as a table, the same on every rank
 
@@ -95,12 +95,12 @@ class Strategy:
             return
         weight = torch.as_tensor(loss.weight, dtype=torch.float64).to(self.device)
         whole = self.sum_over_ranks(weight.clone())  # a tensor: the CPU need not wait
-        whole = whole.where(whole != 0, 1.0)  # 0: no target counts, nor has it a gradient
+        whole = whole.where(whole != 0, 1.0)  # 0: no target counts, and gradients are 0
         for parameter in self.plain.parameters():
             if parameter.grad is not None:
                 parameter.grad.div_(whole)
 
-    def settle(self, batch: Batch, loss_fn: LossFn) -> None:
+    def rebuild_buckets(self, batch: Batch, loss_fn: LossFn) -> None:
         """Called before a run resumes, with any batch; the state is restored later."""
 
     def place(self, batch: Batch) -> tuple[Any, Any]:
@@ -110,7 +110,7 @@ class Strategy:
     def refuse_precision(self) -> None:
         """Raise ValueError if the mode or the GPU does not support the requested precision."""
         precision = self.config.precision
-        if precision == "float16" and self.mode not in ("single", "dp", "ddp"):
+        if precision == "float16" and not self.scales_loss:
             raise ValueError(
                 f"precision='float16' with mode={self.mode!r}: the loss is scaled only in single, "
                 "dp and ddp. Use precision='bfloat16', which needs no scaling."
@@ -155,13 +155,13 @@ class Strategy:
         """The sum of one number of each rank, on every rank."""
         return value
 
-    def before_evaluation(self) -> None:
+    def before_evaluation_or_save(self) -> None:
         """Called before the model is evaluated or saved, on every rank."""
 
     @property
     def evaluation_model(self) -> nn.Module:
         """The model for an evaluation; ranks may call it a different number of times."""
-        return self.plain
+        return self.model
 
     def model_state(self, *, whole: bool = True) -> dict[str, Any]:
         """The weights of the model, for a checkpoint; every rank calls it.

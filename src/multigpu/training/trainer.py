@@ -39,7 +39,15 @@ from multigpu.training.checkpoint import (
     refuse_other_run,
     shapes_of,
 )
-from multigpu.training.config import MODES, TrainConfig, check_choice, refuse_batch, resolve_mode
+from multigpu.training.config import (
+    MODES,
+    OF_EACH_RANK,
+    OF_THE_RUN,
+    TrainConfig,
+    check_choice,
+    refuse_batch,
+    resolve_mode,
+)
 from multigpu.training.distributed import (
     Launch,
     all_gather_object,
@@ -61,10 +69,11 @@ from multigpu.training.optimizer import (
 from multigpu.training.own import make_own
 from multigpu.training.strategy import Strategy, synchronize
 
-OF_EACH_RANK = ("folder", "workers", "progress")  # settings that may differ from rank to rank
 ASK_EVERY = 10  # steps after which ranks ask each other whether one of them was told to end
-ALIKE = ("epoch", "step", "step_in_epoch", "rows", "seconds", "learning_rate")  # of a Position
-OTHER_KIND = {"full": ("sharded", "latest"), "sharded": ("full", "latest.pt")}  # and its latest
+# Fields of a Position.
+SAME_ON_ALL_RANKS = ("epoch", "step", "step_in_epoch", "rows", "seconds", "learning_rate")
+# Of checkpoints, with the name of its latest.
+OTHER_KIND = {"full": ("sharded", "latest"), "sharded": ("full", "latest.pt")}
 NEW_SEEDS = 1_000_003  # more than there are ranks: seeds of different steps do not meet
 
 
@@ -204,7 +213,7 @@ class Trainer:
             self.total_steps = min(self.total_steps, config.max_steps)
         self.optimizer = make_optimizer(self.strategy.plain, config, optimizer)
         self.schedule = make_schedule(self.optimizer, config, self.total_steps, schedule)
-        self.history, self.position = History(), Position()
+        self.history, self.position = History(config.evaluate_every), Position()
         self.told_to_end = False
         self.checkpoints: Checkpoints | None = None
         if config.folder is not None:
@@ -220,7 +229,6 @@ class Trainer:
         """
         randomness.seed_rank(self.config.seed, self.launch.rank)
         deterministic = randomness.deterministic_algorithms(self.config.deterministic)
-        self.history.evaluate_every = self.config.evaluate_every
         with deterministic, self.checkpoints or contextlib.nullcontext(), self._sigterm_noted():
             self._resume()
             if self.position.step == 0 and self.eval_feed is not None and self.metrics:
@@ -251,7 +259,7 @@ class Trainer:
             loss_fn=self.loss_fn,
             metrics=self.metrics,
             device=self.strategy.device,
-            inputs_device=self.strategy.inputs_device,
+            place=self.strategy.place,
             autocast=self.strategy.autocast,
             batches=batches,
         )
@@ -280,7 +288,7 @@ class Trainer:
             self.optimizer.zero_grad()
             parts = batch.parts(config.accumulation_steps)
             loss = strategy.forward_backward(parts, self.loss_fn)
-            # Of several groups the first one's.
+            # With several groups of parameters, the rate of the first.
             position.learning_rate = float(self.optimizer.param_groups[0]["lr"])
             strategy.step(self.optimizer)
             self.schedule.step()
@@ -350,16 +358,17 @@ class Trainer:
 
     def _add_row(self, bar: ProgressBar) -> dict[str, float]:
         """Evaluate, and add the history's row. Returns the figures that can be monitored."""
-        self.strategy.before_evaluation()  # also where there is none: ranks end with one model
+        # Also without eval_data, because the ranks must end with one model.
+        self.strategy.before_evaluation_or_save()
         row = self._row()
         figures = {} if self.eval_feed is None else self.evaluate()
         row |= {f"eval_{name}": value for name, value in figures.items()}
         self._warn_of_nan(row)
         self.history.add(row | gpu_figures())
-        shown = ("loss", f"eval_{self.config.monitor}")
-        bar.figures(**{name: row[name] for name in shown if name in row})
         for call_back in self.on_epoch:
             call_back(self, self.history.last)
+        shown = ("loss", f"eval_{self.config.monitor}")
+        bar.figures(**{name: row[name] for name in shown if name in row})
         return figures or {"loss": row["loss"]}
 
     def _warn_of_nan(self, row: dict[str, float | int]) -> None:
@@ -478,7 +487,7 @@ class Trainer:
     def _state(self) -> dict[str, Any]:
         """Everything that the rest of the run depends on, in tensors and plain values."""
         position, strategy = self.position, self.strategy
-        strategy.before_evaluation()
+        strategy.before_evaluation_or_save()
         whole = self.config.checkpoints == "full"
         mine = {
             "rng": randomness.collect(strategy.devices),
@@ -490,7 +499,7 @@ class Trainer:
             "optimizer": strategy.optimizer_state(self.optimizer, whole=whole),
             "schedule": self.schedule.state_dict(),
             "scaler": strategy.scaler.state_dict(),
-            **{name: getattr(position, name) for name in ALIKE},
+            **{name: getattr(position, name) for name in SAME_ON_ALL_RANKS},
             "ranks": all_gather_object(mine),
             "history": self.history.state_dict(),
             "early_stopping": self.early_stopping.state_dict(),
@@ -509,11 +518,12 @@ class Trainer:
         """
         strategy, rank = self.strategy, self.launch.rank
         saved = {**state["config"], "rows of data": state["num_rows"]}
-        now = {**self.config.as_dict(), **self.made_by, "rows of data": self.train_feed.num_rows}
+        now = {name: getattr(self.config, name) for name in OF_THE_RUN} | self.made_by
+        now["rows of data"] = self.train_feed.num_rows
         refuse_other_run(saved, now, path=path)
         refuse_other_model(state["model"], self.shapes, path=path)
         if state["step"] < self.total_steps:
-            strategy.settle(next(iter(self.train_feed.batches(0))), self.loss_fn)
+            strategy.rebuild_buckets(next(iter(self.train_feed.batches(0))), self.loss_fn)
         strategy.load_model_state(state["model"])
         try:
             strategy.load_optimizer_state(self.optimizer, state["optimizer"])
@@ -524,16 +534,15 @@ class Trainer:
                 "resume=False."
             ) from problem
         restore_schedule(self.schedule, state["schedule"])
-        if state.get("scaler"):  # of a run in float16
-            strategy.scaler.load_state_dict(state["scaler"])
+        strategy.scaler.load_state_dict(state["scaler"])
         self.history.load_state_dict(state["history"])
         self.early_stopping.load_state_dict(state["early_stopping"])
-        self.position = Position(**{name: state[name] for name in ALIKE if name in state})
+        self.position = Position(**{name: state[name] for name in SAME_ON_ALL_RANKS})
         of_ranks = state["ranks"]
         if state["world_size"] == self.launch.world_size:
             randomness.restore(of_ranks[rank]["rng"], devices=strategy.devices)
             of_ranks = [of_ranks[rank]]
-        else:  # no two ranks alike, and not the numbers that the run began with
+        else:  # other numbers on each rank, and not those that the run began with
             randomness.seed_rank(self.config.seed + NEW_SEEDS * state["step"], rank)
             of_ranks = of_ranks if rank == 0 else []  # it takes all losses of the epoch so far
         self.position.loss_sum = float(sum(each["loss_sum"] for each in of_ranks))

@@ -207,3 +207,16 @@ def test_a_list_is_divided_by_rows_or_refused():
     images = [torch.ones(3, 4)] * 2
     with pytest.raises(ValueError, match="cannot be divided by rows"):
         Batch(images, torch.ones(2), rows=2, global_rows=2).parts(2)
+
+
+class Scaled(TensorDataset):
+    """Each row has a factor of its own, which is looked up by the row's number."""
+
+    def __getitem__(self, index):
+        (row,) = super().__getitem__(index)
+        return row * [1, 10, 100, 1000][index], row
+
+
+def test_a_subclass_of_tensor_dataset_gets_one_index_at_a_time():
+    [batch] = feed_for(Scaled(torch.arange(4)), batch_size=4, shuffle=False).batches(0)
+    assert batch.inputs.tolist() == [0, 10, 200, 3000]

@@ -18,6 +18,7 @@ from multigpu.scaling.measuring import (
     all_reduce_share,
     bytes_between_ranks,
     candidates_of,
+    first_rows,
 )
 
 
@@ -162,3 +163,14 @@ def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather():
     assert all_reduce_share(trace, [(0.0, 2.0), (0.0, 2.0)]) == pytest.approx(0.25)
     assert bytes_between_ranks(trace, (0.0, 2.0), steps=1) == 2 * 1600
     assert sent_by_kind(trace) == {"all_reduce": 800, "all_gather": 400, "reduce_scatter": 400}
+
+
+def test_the_rows_to_evaluate_are_those_that_a_data_set_gives():
+    class Negated(TensorDataset):
+        def __getitem__(self, index):
+            (row,) = super().__getitem__(index)
+            return -row
+
+    for kind, values in ((TensorDataset, [(0,), (1,)]), (Negated, [0, -1])):
+        rows = first_rows(kind(torch.arange(4)), 2)
+        assert [rows[i] for i in range(len(rows))] == values

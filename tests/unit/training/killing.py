@@ -211,7 +211,7 @@ def compared(case: Case, chance: random.Random) -> list[str]:
         seconds = time.monotonic() - began
         killed_until_done(case, killed, seconds=seconds, chance=chance)
         used = {(killed / name).resolve() for name in ("latest", "best")}
-        left = [*killed.glob(".*.partial"), *(each for each in killed.glob(".shares-*"))]
+        left = [*killed.glob(".*.partial"), *(each for each in killed.glob(".shards-*"))]
         return [str(path) for path in left if path.resolve() not in used] + [
             f"{name}{difference}"
             for name in ("latest", "best")

@@ -333,7 +333,7 @@ def test_the_latest_checkpoints_are_kept_under_their_steps(tmp_path, kind):
         assert torch.load(tmp_path / "step-5.pt")["step"] == 5
     else:
         assert (tmp_path / "step-5" / "run.pt").exists()
-        assert len(list(tmp_path.glob(".shares-*"))) <= 3  # two by step, and best
+        assert len(list(tmp_path.glob(".shards-*"))) <= 3  # two by step, and best
     trained("single", {}, settings=settings | {"resume": False, "max_steps": 1})
     assert not list(tmp_path.glob("step-*"))
 

@@ -17,7 +17,9 @@ from torch.utils.data import TensorDataset
 
 from multigpu import run_ranks
 from multigpu.data.feeds import Batch, feed_for
+from multigpu.training import TrainConfig, Trainer
 from multigpu.training.evaluate import Metrics, evaluate
+from multigpu.training.single import Single
 
 CPU = torch.device("cpu")
 NAMES = ("recall@3", "accuracy", "ndcg@3")
@@ -130,6 +132,19 @@ def test_modes_gradients_and_random_numbers_are_as_they_were():
     assert torch.is_grad_enabled()
     assert not any(scores.requires_grad for scores, _ in seen)
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_an_evaluation_takes_its_inputs_as_a_training_step_does(monkeypatch):
+    def place(self, batch):
+        return 0 * batch.inputs, batch.targets
+
+    monkeypatch.setattr(Single, "place", place)
+    rows = data(17)
+    trainer = Trainer(model_of(), TrainConfig(mode="single"), rows, rows)
+    inputs, targets = rows.tensors
+    zeros = feed_for(TensorDataset(0 * inputs, targets), batch_size=17, shuffle=False)
+    found = evaluate(model_of(), zeros, loss_fn=F.cross_entropy, metrics=("accuracy",), device=CPU)
+    assert trainer.evaluate() == pytest.approx(found)
 
 
 @pytest.mark.gpu

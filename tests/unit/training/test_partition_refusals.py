@@ -2,6 +2,7 @@
 
 import random
 import re
+from pathlib import Path
 
 import numpy
 import pytest
@@ -91,6 +92,20 @@ def test_what_cannot_be_cut_is_named(model, line, words):
     if line is not None:
         assert re.search(r"test_partition_refusals\.py:\d+", str(refused.value))
         assert line in str(refused.value)
+
+
+@pytest.mark.parametrize("package", ["torchvision", "timm"])
+def test_a_line_of_another_package_is_named(package):
+    file = str(Path(torch.__file__).parents[1] / package / "models.py")
+    code = (
+        "def forward(self, rows):\n"
+        "    rows = self.layer(rows)\n"
+        "    return rows if rows.sum() > 0 else -rows\n"
+    )
+    exec(compile(code, file, "exec"), made := {})
+    model = type("OfAPackage", (Layer,), made)()
+    with pytest.raises(ValueError, match=rf"{package}/models\.py:3\b.*numbers in a tensor"):
+        cut(model, torch.randn(5, 4), 2, repeats=1)
 
 
 @pytest.mark.parametrize("draw", [random.random, numpy.random.rand])

@@ -1,6 +1,8 @@
 """What cannot work is refused before anything is computed, in one line that says what to do."""
 
 import re
+import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -100,6 +102,27 @@ def test_auto_goes_by_how_the_run_was_started_and_what_it_sees() -> None:
         assert resolve_mode(auto, ALONE) == "dp"
     with virtual_gpus(1):
         assert resolve_mode(auto, ALONE) == "single"
+
+
+def test_a_mode_of_ones_own_takes_what_the_mode_that_it_extends_takes() -> None:
+    def on_a_rank() -> None:
+        from multigpu.training.config import MODES
+        from multigpu.training.ddp import Distributed
+        from multigpu.training.fsdp import Zero3
+
+        own: Any = ModuleType("multigpu.training.own_modes")
+        own.Half = type("Half", (Distributed,), {"mode": "half"})
+        own.Third = type("Third", (Zero3,), {"mode": "third"})
+        sys.modules[own.__name__] = own
+        MODES.update(half="own_modes:Half", third="own_modes:Third")
+        trainer(mode="half", precision="float16")
+        with pytest.raises(ValueError, match=r"float16.*bfloat16"):
+            trainer(mode="third", precision="float16")
+        for mode in ("half", "third"):
+            with pytest.raises(ValueError, match="torchrun --nproc_per_node 4"):
+                trainer(mode=mode, gpus=4)
+
+    run_ranks(on_a_rank, 1, show=False)
 
 
 @pytest.mark.parametrize(

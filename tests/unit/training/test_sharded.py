@@ -48,7 +48,7 @@ def test_a_rank_keeps_its_share_alone():
         for mode in BOTH:
             trainer = trainer_of(mode)
             trainer.fit()
-            trainer.strategy.before_evaluation()  # zero2 still has what it gathered to evaluate
+            trainer.strategy.before_evaluation_or_save()  # zero2 still has what it gathered
             weights = [each.to_local().numel() for each in trainer.strategy.plain.parameters()]
             states = trainer.optimizer.state.values()
             means = [state["exp_avg"].to_local().numel() for state in states]
@@ -118,7 +118,7 @@ def test_a_run_goes_on_in_every_mode_on_any_number_of_ranks_from_either_kind(tmp
     assert moved.position.step == 8
     torch.testing.assert_close(moved.strategy.model_state(), alone.strategy.model_state())
     torch.testing.assert_close(moved.optimizer.state_dict(), alone.optimizer.state_dict())
-    assert len([*tmp_path.glob(".shares-*")]) <= 1, "what no link leads to is removed"
+    assert len([*tmp_path.glob(".shards-*")]) <= 1, "what no link leads to is removed"
     said = "".join(capfd.readouterr())
     for before, now in pairwise(("zero3 on 2", "zero2 on 3", "ddp on 2", "dp on 2", "single on")):
         assert len(re.findall(rf"\b{before}\b.*\b{now}\b", said)) == 1
@@ -134,7 +134,7 @@ def test_a_run_that_begins_anew_removes_checkpoints_of_either_kind(tmp_path, bef
     ending = ".pt" if now == "full" else ""
     names = {f"latest{ending}", f"best{ending}", "history.csv"}
     assert {path.name for path in tmp_path.iterdir() if path.name[0] != "."} == names
-    assert len([*tmp_path.glob(".shares-*")]) == (now == "sharded")
+    assert len([*tmp_path.glob(".shards-*")]) == (now == "sharded")
 
 
 @pytest.mark.slow
