@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from multigpu.checking.catalog import (
+    BadSettings,
     CourseNotFound,
     UnknownExercise,
     course_in,
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else:
                 options.course = find_course(Path.cwd())
         code = int(getattr(module_of(options.command), f"run_{options.command}")(options))
-    except (CourseNotFound, UnknownExercise, NotInstalled) as error:
+    except (BadSettings, CourseNotFound, UnknownExercise, NotInstalled) as error:
         print(error, file=sys.stderr)
         return 2
     except (KeyboardInterrupt, EOFError):  # the latter: asked, but without a terminal to answer in

@@ -107,7 +107,6 @@ def _why_not_yours(exercise: Exercise, progress: Progress) -> str:
         names = [e.name for e in chapter if progress.state(e) == "unchecked"]
         print(f"checking what you wrote in {path.name} ...", flush=True)  # takes some seconds
         _multigpu_check(progress.course, *names)
-        progress = Progress(progress.course)  # with the verdicts that the command has noted
         state = progress.state(exercise)
     if state == "starter":
         return "yours is not written yet"

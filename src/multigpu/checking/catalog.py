@@ -25,6 +25,10 @@ class UnknownExercise(Exception):
     """No exercise or module has the name that was asked for."""
 
 
+class BadSettings(Exception):
+    """A TOML file of a course cannot be used; the message names it and says why."""
+
+
 @dataclass(frozen=True)
 class Course:
     """The folders of one copy of the course."""
@@ -136,7 +140,7 @@ class Chapter:
 
     ``refused`` names the modules and packages that do the very work that the chapter builds by
     hand: a run that goes through their code is refused.  With ``messages_only`` a rank may do
-    nothing but send and receive: the trace of a run tells.
+    nothing but send and receive, which the trace of a run shows.
     """
 
     module: str
@@ -222,7 +226,7 @@ class Catalog:
         chapters = []
         for module, own in tables.items():
             if unknown := own.keys() - {"title", "refused", "messages_only"}:
-                raise CourseNotFound(
+                raise BadSettings(
                     f"{settings}: [{module}] has a key {min(unknown)}; there are title, refused "
                     "and messages_only."
                 )
@@ -293,12 +297,12 @@ class Catalog:
 def tables_in(path: Path) -> dict[str, Any]:
     """What a TOML file of a course says; nothing if it does not exist.
 
-    Raises CourseNotFound if it is not TOML.
+    Raises BadSettings if it is not TOML.
     """
     try:
         return tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
     except ValueError as error:  # not TOML, or not UTF-8
-        raise CourseNotFound(f"{path} is not TOML: {error}") from None
+        raise BadSettings(f"{path} is not TOML: {error}") from None
 
 
 def title_of(source: str) -> str:

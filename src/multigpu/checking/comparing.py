@@ -16,7 +16,8 @@ from torch import Tensor
 
 from multigpu.checking.declaration import Declaration, Placed
 from multigpu.checking.encoding import Foreign, Returned, describe
-from multigpu.checking.verdicts import count, listed, times
+from multigpu.checking.verdicts import times
+from multigpu.ranks.errors import counted, listed
 
 RESULT = "the result"  # what the learner's function returned, in what a drive returns
 
@@ -120,7 +121,7 @@ def told_apart(*numbers: float) -> list[str]:
 class Either:
     """Any of these results is right, such as None or zeros for an unused parameter's gradient.
 
-    What is wrong is told by the first.
+    A difference is described by comparison with the first of them.
     """
 
     def __init__(self, *results: Any) -> None:
@@ -292,7 +293,7 @@ def shortened(numbers: Sequence[int]) -> str:
 
 def overview(came: Sequence[Any], parts: str) -> str:
     """For example "2 chunks, of shapes (3, 2) and (1, 2)"."""
-    words = count(len(came), parts) if came else f"no {parts} at all"
+    words = counted(len(came), parts) if came else f"no {parts} at all"
     values = [each.value if isinstance(each, Placed) else each for each in came]
     if values and all(isinstance(each, Returned | torch.Tensor) for each in values):
         shapes = [tuple(each.shape) for each in values]

@@ -32,7 +32,8 @@ from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
 from multigpu.checking.source import Definition, definitions, first_line, last_line, reached
-from multigpu.checking.verdicts import CheckerFault, Status, listed
+from multigpu.checking.verdicts import CheckerFault, Status
+from multigpu.ranks.errors import listed
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 MARKS = ("right", "mistake", "breaks")  # decorators that mark a program
@@ -529,6 +530,6 @@ def load(path: Path) -> Declaration:
         if not mistake.usually and mistake.id not in known:
             raise CheckerFault(
                 f"{path}: {mistake.program.name} breaks {mistake.id}, which is not a property of"
-                f" {found[0].name}. It has {listed(known, most=len(known))}."
+                f" {found[0].name}. It has {listed(known, most=None)}."
             )
     return found[0]

@@ -2,7 +2,7 @@
 
 There: a Request, and the check's drive with its arguments, pickled by the judge, whom the workers
 trust.  Back: JSON for the structure, safetensors for tensors (``torch.load(weights_only=True)``
-would import half a second's worth of torch first).  Nothing of that is unpickled: what is not plain
+would import half a second's worth of torch first).  None of it is unpickled: what is not plain
 data arrives as Foreign, with only its type's name, so an object of the learner's class never comes
 to life in the judge.
 """
@@ -16,14 +16,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from multigpu.checking.catalog import Exercise
-from multigpu.checking.verdicts import count
-from multigpu.ranks.errors import type_name
+from multigpu.ranks.errors import counted, type_name
 from multigpu.ranks.resource_monitor import Limits
 
 if TYPE_CHECKING:
     import torch
 
-ATTRIBUTES = ("device", "requires_grad", "is_leaf")  # of a tensor, told to the judge
 MAX_ITEMS = 100_000  # in one answer, all containers together
 MAX_DEPTH = 30
 MAX_TEXT = 100_000
@@ -54,16 +52,13 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class Returned:
-    """A tensor that the learner's code handed back, and how it was in the worker.
+    """A tensor that the learner's code handed back.
 
     ``value`` is a plain, dense CPU copy; ``device`` says where the original was ("cuda:1").
     """
 
     value: "torch.Tensor"
     device: str
-    requires_grad: bool
-    is_leaf: bool
-    is_parameter: bool
 
     @property
     def shape(self) -> "torch.Size":
@@ -106,11 +101,9 @@ class Encoder:
 
         from multigpu.devices.tensor import VirtualTensor
 
-        self._attributes = {
-            kind: {name: getattr(kind, name).__get__ for name in ATTRIBUTES}
-            for kind in (torch.Tensor, torch.nn.Parameter, VirtualTensor)
-        }
-        self._parameter, self._size = torch.nn.Parameter, torch.Size
+        kinds = (torch.Tensor, torch.nn.Parameter, VirtualTensor)
+        self._device_of = {kind: kind.device.__get__ for kind in kinds}
+        self._size = torch.Size
         self._named = (torch.device, torch.dtype)
         self._detach, self._cpu = torch.Tensor.detach, torch.Tensor.cpu
         self._to_dense, self._clone = torch.Tensor.to_dense, torch.Tensor.clone
@@ -153,21 +146,19 @@ class Encoder:
             return {"dict": pairs}
         if kind in self._named:
             return self._str(value)
-        if kind in self._attributes:
+        if kind in self._device_of:
             return self._tensor(value)
         return {"foreign": self._type_name(kind)}
 
     def _tensor(self, tensor: "torch.Tensor") -> dict[str, Any]:
-        name, read = self._str(len(self._tensors)), self._attributes[self._type(tensor)]
-        with self._alone():  # virtual GPUs would look each attribute up again
-            seen = {attribute: read[attribute](tensor) for attribute in ATTRIBUTES}
+        name = self._str(len(self._tensors))
+        with self._alone():  # virtual GPUs would look it up again
+            device = self._str(self._device_of[self._type(tensor)](tensor))
         copy = self._to_dense(self._cpu(self._detach(tensor)))
         if is_complex := self._is_complex(copy):  # safetensors does not know all of these types
             copy = self._as_real(self._resolved(copy))
         self._tensors[name] = self._clone(copy, memory_format=self._contiguous)
-        seen["device"] = self._str(seen["device"])
-        seen |= {"is_parameter": isinstance(tensor, self._parameter)}
-        return {"tensor": name, "is_complex": is_complex, **seen}
+        return {"tensor": name, "is_complex": is_complex, "device": device}
 
 
 def decode(message: bytes) -> Any:
@@ -196,13 +187,12 @@ def _value(tree: Any, tensors: dict[str, "torch.Tensor"]) -> Any:
         return {_value(key, tensors): _value(item, tensors) for key, item in tree["dict"]}
     if "foreign" in tree:
         return Foreign(str(tree["foreign"]))
-    fields = dict(tree)
-    tensor = tensors[fields.pop("tensor")]
-    if fields.pop("is_complex"):
+    tensor = tensors[tree["tensor"]]
+    if tree["is_complex"]:
         import torch  # the command reads this module before torch is loaded
 
         tensor = torch.view_as_complex(tensor)
-    return Returned(tensor, **fields)
+    return Returned(tensor, tree["device"])
 
 
 def describe(value: object) -> str:
@@ -215,7 +205,7 @@ def describe(value: object) -> str:
         if not value:
             return f"an empty {kind}"
         of = "tensor" if all(isinstance(v, Returned) for v in value) else "value"
-        return f"a {kind} of {count(len(value), of)}"
+        return f"a {kind} of {counted(len(value), of)}"
     if value is None or isinstance(value, bool):
         return str(value)
     if isinstance(value, int | float):

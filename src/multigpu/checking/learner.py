@@ -1,7 +1,7 @@
-"""What a check holds in its hands: ``learner.run`` runs the learner's code in a worker.
+"""How a check runs a learner's code: ``learner.run`` does it in a worker and returns an Answer.
 
-The Submission reads the learner's files, the WarmServer takes requests, an Answer is what came
-back.  How a run that brought no answer is explained: ``run_verdict.py``.
+A Submission reads the learner's files, and the WarmServer starts the workers.  A run that brought
+no answer is explained in ``run_verdict.py``.
 """
 
 import ast
@@ -32,15 +32,12 @@ class Answer:
     for all else.  ``returns[r]`` says when the exercise's function returned there, and from which
     line ("data_parallel.py:41"), ``outputs[r]`` what rank r printed.  A run in one process has one
     of each, and no trace; ``trace`` has every call of ``torch.distributed`` that any rank made.
-    ``memory[r]`` is the most that rank r's tensors held at once, in bytes, if ranks had a limit.
     """
 
     results: list[Any]
     returns: list[list[tuple[float, str]]]
     outputs: list[str]
-    seconds: float
     trace: Trace | None = None
-    memory: list[int] | None = None
 
     @property
     def output(self) -> str:
@@ -151,7 +148,7 @@ class Learner:
 
         ``drive`` is a function of the check's own file; it and the arguments travel by value, and
         tensors among them are on the CPU.  ``memory="1 MiB"`` is that of each GPU, or limits the
-        tensors of each rank and measures them.  ``limits`` changes fields of Limits for this run.
+        tensors of each rank.  ``limits`` changes fields of Limits for this run.
 
         Raises Refused with the right status when no answer came, or a worker did not end cleanly:
         the check goes no further then.  Where ranks got stuck or disagree the exception has a
@@ -199,14 +196,11 @@ class Learner:
             for rank, member in enumerate(report["members"])
         ]
         refuse_bad_endings(endings, report["finding"], report["trace"])
-        measured = world and memory is not None
         answer = Answer(
             results=[read(ending) for ending in endings],
             returns=[ending.returns for ending in endings],
             outputs=[ending.output for ending in endings],
-            seconds=report["seconds"],
             trace=report["trace"],
-            memory=[each.phases["memory"]["peak"] for each in endings] if measured else None,
         )
         self.answers.append(answer)
         return answer

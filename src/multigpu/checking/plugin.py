@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from multigpu.checking.catalog import (
+    BadSettings,
     Catalog,
     CourseNotFound,
     Exercise,
@@ -47,6 +48,8 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> "Declarati
         exercise = Catalog(course).one(f"{file_path.parent.name}.{file_path.stem}")
     except (UnknownExercise, CourseNotFound):
         return None
+    except BadSettings as error:
+        raise parent.CollectError(str(error)) from None
     config = parent.config
     if SESSION not in config.stash:
         given = config.getoption("--submission")

@@ -11,6 +11,8 @@ from importlib.util import decode_source
 from pathlib import Path
 from typing import Any, Literal
 
+from filelock import FileLock
+
 from multigpu.checking.catalog import Catalog, Course, Exercise
 from multigpu.checking.source import digest_of_checks, fingerprint, written_in
 from multigpu.checking.verdicts import Verdict
@@ -78,13 +80,14 @@ class Progress:
 
     def note(self, verdicts: Iterable[Verdict], sources: Mapping[str, str]) -> None:
         """Remember verdicts on ``sources``; what is saved during a check has none yet."""
+        noted = {}
         for verdict in verdicts:
             if verdict.status == "checker_fault":  # it says nothing about the learner's code
                 continue
             exercise = self.catalog.one(verdict.exercise)
             judged = self._judged(exercise, sources[exercise.file])
-            self._notes["verdicts"][verdict.exercise] = {"status": verdict.status, **judged}
-        self._save()
+            noted[verdict.exercise] = {"status": verdict.status, **judged}
+        self._save("verdicts", noted)
 
     def hints_shown(self, exercise: Exercise) -> int:
         """How many hints the learner has seen."""
@@ -92,11 +95,10 @@ class Progress:
 
     def note_hints(self, exercise: Exercise, number: int) -> None:
         """Remember how many hints have been shown."""
-        self._notes["hints"][exercise.name] = number
-        self._save()
+        self._save("hints", {exercise.name: number})
 
     def _judged(self, exercise: Exercise, source: str) -> dict[str, str | None]:
-        """The same for the same code and checks."""
+        """What a verdict holds for: hashes of the exercise's code and of all that checks it."""
         checks = digest_of_checks(self.course, exercise.chapter.module)
         return {"fingerprint": fingerprint(source, exercise.function), "checks": checks}
 
@@ -110,16 +112,21 @@ class Progress:
     def _path(self) -> Path:
         return self.course.state / "progress.json"
 
-    @cached_property
+    @property
     def _notes(self) -> dict[str, dict[str, Any]]:
+        """What is noted now: read each time, because another command may have added to it."""
         try:
             notes = json.loads(self._path.read_text(encoding="utf-8"))
         except (OSError, ValueError):  # none yet, or broken: then the checks are run again
             notes = {}
         return {"verdicts": notes.get("verdicts", {}), "hints": notes.get("hints", {})}
 
-    def _save(self) -> None:
+    def _save(self, part: str, noted: Mapping[str, Any]) -> None:
+        """Add to one part of the notes; what another command noted meanwhile stays."""
         self._path.parent.mkdir(exist_ok=True)
-        new = self._path.with_suffix(".new")
-        new.write_text(json.dumps(self._notes, indent=1), encoding="utf-8")
-        new.replace(self._path)
+        with FileLock(self._path.with_suffix(".lock")):
+            notes = self._notes
+            notes[part].update(noted)
+            new = self._path.with_suffix(".new")
+            new.write_text(json.dumps(notes, indent=1), encoding="utf-8")
+            new.replace(self._path)

@@ -6,7 +6,6 @@ or wrong where ranks disagree or the chapter refuses what was used.  Whether an 
 for the checks to say.
 """
 
-import linecache
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,14 @@ from typing import Any
 
 from multigpu.checking.catalog import Exercise
 from multigpu.checking.verdicts import CheckerFault, Refused, Status, Wrong, by_rank, printable
-from multigpu.ranks.errors import Finding, ranks_in_words, signal_name
+from multigpu.ranks.errors import (
+    Finding,
+    line_of_code,
+    place,
+    ranks_in_words,
+    signal_name,
+    threads_in,
+)
 from multigpu.ranks.resource_monitor import Limits
 from multigpu.ranks.supervisor import BROKEN
 from multigpu.ranks.trace import Trace
@@ -67,30 +73,15 @@ class Ending:
             (time, f"{self.path.name}:{line}" if line else "") for time, line in notes["returned"]
         ]
 
-    def place(self, file: str, line: int) -> str:
-        """``data_parallel.py:41``, seen from the folder of the submission."""
-        return f"{Path(file).name}:{line}"
-
     def is_learners(self, file: str) -> bool:
         """Whether a file is the learner's module, or beside it."""
         return Path(file).parent == self.path.parent
 
-    def line(self, file: str, line: int, function: str) -> str:
-        """``data_parallel.py:41 in split: return chunks``."""
-        linecache.checkcache(file)
-        code = linecache.getline(file, line).strip()[:200]
-        return f"{self.place(file, line)} in {function}" + (f": {code}" if code else "")
-
     @property
     def stack_line(self) -> str:
         """The learner's line in the stack that faulthandler wrote: the main thread's first."""
-        threads = self.report["stack"].split("\n\n")
-        threads.sort(key=lambda thread: "Current thread" not in thread)
-        for thread in threads:
-            for file, line, function in re.findall(r'File "(.+?)", line (\d+) in (.+)', thread):
-                if self.is_learners(file):
-                    return self.line(file, int(line), function)
-        return ""
+        frames = (frame for thread in threads_in(self.report["stack"]) for frame in thread)
+        return next((line_of_code(*frame) for frame in frames if self.is_learners(frame[0])), "")
 
     def refused(
         self, status: Status, message_id: str, text: str = "", *, came: str = "", **parts: Any
@@ -106,7 +97,7 @@ def refuse_bad_endings(
 ) -> None:
     """Return only if every worker gave an answer and ended cleanly, else raise Refused.
 
-    Of several things that are wrong the cause is told: what is looked for first.
+    If several things are wrong, the first in this order is reported, because it causes the others.
     """
     refused = (
         first_of(endings, forbidden)
@@ -154,8 +145,8 @@ def forbidden(ending: Ending) -> Refused | None:
         return None
     exercise = ending.exercise
     where = used["where"]  # none if the exercise is such code itself
-    place = ending.place(*where) if where else place_of(exercise.function, exercise)
-    return refused_name(used["name"], place, exercise)
+    shown = place(*where) if where else place_of(exercise.function, exercise)
+    return refused_name(used["name"], shown, exercise)
 
 
 def forbidden_call(ending: Ending, trace: Trace) -> Refused | None:
@@ -309,7 +300,7 @@ def _not_started(ending: Ending, frame: list[Any]) -> Refused:
         "not_started",
         "not_started",
         message,
-        where=ending.place(file, line),
+        where=place(file, line),
         unwritten=function.partition(".")[0],
     )
 
@@ -318,7 +309,7 @@ def _crash(
     ending: Ending, message_id: str, what: str, error: dict[str, Any], frames: list[list[Any]]
 ) -> Refused:
     # The learner's lines, innermost first; of a deep recursion only three.
-    places = [ending.line(*frame) for frame in frames[::-1][:3]]
+    places = [line_of_code(*frame) for frame in frames[::-1][:3]]
     return ending.refused(
         "crash",
         message_id,
@@ -336,7 +327,7 @@ def died(ending: Ending) -> Refused | None:
     left = ending.phases.get("left")
     if left is not None:  # the run may have been ended before the process was gone: no status then
         came = f"your code ended the process with os._exit({left['status']})."
-        return ending.refused("crash", "exit", came=came, where=ending.place(*left["where"]))
+        return ending.refused("crash", "exit", came=came, where=place(*left["where"]))
     assert status is not None, "a worker that neither ended nor passed a limit"
     message_id, came = "exit", f"the process ended early, with exit code {status}."
     if status < 0:

@@ -18,7 +18,8 @@ from multigpu.checking.catalog import Course, Exercise
 from multigpu.checking.declaration import Case, Declaration, load
 from multigpu.checking.learner import Learner, Submission, WarmServer
 from multigpu.checking.stand_ins import spare_the_compiler
-from multigpu.checking.verdicts import CheckerFault, Refused, Verdict, count, printable
+from multigpu.checking.verdicts import CheckerFault, Refused, Verdict, printable
+from multigpu.ranks.errors import counted
 
 KEEPS_CHECKING = ("wrong",)  # after anything else the other checks would most likely say the same
 
@@ -41,7 +42,7 @@ class Check:
     def name(self) -> str:
         """Where it runs: "split[3 GPUs]"."""
         gpus, world = self.cases[0].place
-        where = count(*((world, "rank") if world else (gpus, "GPU")))
+        where = counted(*((world, "rank") if world else (gpus, "GPU")))
         where += f", {self.backing}" if self.backing != "cpu" else ""
         where += ", alone" if self.cases[0].alone else ""
         return f"{self.exercise.function}[{where}]"
@@ -147,7 +148,7 @@ class Session:
             if learner.answers:
                 refused.output = refused.output or learner.answers[-1].output
             if refused.status == "not_started" and tally.passed:
-                refused = refused.half_written(f"{count(tally.passed, 'check')} passed before")
+                refused = refused.half_written(f"{counted(tally.passed, 'check')} passed before")
         except KeyboardInterrupt:
             raise
         except BaseException:  # a check may call pytest.skip(), which is not an Exception

@@ -79,12 +79,12 @@ def digest_of(files: Iterable[Path]) -> str:
 
 @cache
 def digest_of_package() -> str:
-    """The same of this package, which compares answers."""
+    """A hash of the files of this package, which compares answers."""
     return digest_of(Path(__file__).parent.glob("*.py"))
 
 
 def digest_of_checks(course: Course, module: str) -> str:
-    """The same of all that decides about a module's answers: an update may make it stricter."""
+    """A hash of all that decides about a module's answers: an update may make it stricter."""
     return digest_of_package() + digest_of(course.checks_of(module))
 
 
@@ -105,31 +105,45 @@ def is_written(node: Definition) -> bool:
 def written_in(source: str, module: str, course: Course) -> list[str]:
     """The functions and classes in a learner's file that are more than the course handed out.
 
+    An exercise may also be bound by an assignment: ``split = functools.partial(...)``.
+
     Raises SyntaxError or ValueError when ``source`` cannot be read.
     """
     broken = course.broken(module)
     handed_out = definitions(broken.read_text(encoding="utf-8")) if broken.is_file() else {}
-    return [
+    written = [
         name
         for name, node in definitions(source).items()
         if is_written(node)  # and in a starter of broken code, more than comments are other ones
         and not (name in handed_out and ast.dump(node) == ast.dump(handed_out[name]))
     ]
+    statements = [node for node in ast.parse(source).body if isinstance(node, ast.Assign)]
+    assigned = {name for node in statements for name in names_defined(node)}
+    solution = course.solutions / f"{module}.py"
+    tasks = definitions(solution.read_text(encoding="utf-8")) if assigned else {}
+    return [*written, *(name for name in tasks if name in assigned and name not in written)]
 
 
 def fingerprint(source: str, function: str) -> str | None:
-    """The same for the same code; None when there is no such function to speak of.
+    """A hash of the code of an exercise; None when there is no such function to speak of.
 
-    The code is the function, everything in the module that it reaches, and the imports; comments
-    and blank lines do not count.
+    The code is the function, the statements that run whenever the module is imported, and
+    everything in the module that these reach; comments and blank lines do not count.
     """
     try:
         tree = ast.parse(source)
-        code = reached(tree, function)
-        if not code:
+        if not reached(tree, function):
             return None
-        imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-        text = "\n".join(ast.dump(node) for node in [*imports, *code])
+        always = [
+            node
+            for node in tree.body
+            if not names_defined(node)
+            and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+            and not ast.unparse(node).startswith("if __name__ == '__main__':")
+        ]
+        used = [name for node in always for name in names_used(node)]
+        code = {*always, *reached(tree, function, *used)}
+        text = "\n".join(ast.dump(node) for node in tree.body if node in code)
     except (SyntaxError, ValueError, RecursionError):  # the last: nested too deep
         return None
     return hashlib.sha256(text.encode()).hexdigest()
@@ -222,32 +236,40 @@ def put_back(source: str, starter: str, function: str) -> str:
 # --- what an exercise uses -----------------------------------------------------------------------
 
 
-def reached(tree: ast.Module, function: str) -> list[ast.stmt]:
-    """The statements of the module that the exercise depends on, itself first."""
+def reached(tree: ast.Module, *names: str) -> list[ast.stmt]:
+    """The definitions in the module that these names depend on; with one name, its own first."""
     statements: dict[str, list[ast.stmt]] = {}
     for statement in tree.body:
-        names = []
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names = [statement.name]
-        elif isinstance(statement, ast.Assign):
-            names = [name.id for target in statement.targets for name in stored_in(target)]
-        elif isinstance(statement, ast.AnnAssign | ast.AugAssign):
-            names = [name.id for name in stored_in(statement.target)]
-        for name in names:
+        for name in names_defined(statement):
             statements.setdefault(name, []).append(statement)
-    reached, waiting = [], [function]
+    reached, waiting = [], [*names]
     while waiting:
         for node in statements.pop(waiting.pop(), []):
             reached.append(node)
-            used = taken(symtable.symtable(ast.unparse(node), function, "exec"))
-            waiting += [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and n.id in used]
+            waiting += names_used(node)
     return reached
 
 
-def stored_in(target: ast.expr) -> list[ast.Name]:
-    """The names on the left of an assignment, without those of a comprehension on its right."""
-    nodes = [node for node in ast.walk(target) if isinstance(node, ast.Name)]
-    return [node for node in nodes if isinstance(node.ctx, ast.Store)]
+def names_defined(statement: ast.stmt) -> list[str]:
+    """The names that a function, a class or an assignment defines.  Other statements have none.
+
+    Those of an assignment are on its left, without those of a comprehension on its right.
+    """
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [statement.name]
+    targets: list[ast.expr] = []
+    if isinstance(statement, ast.Assign):
+        targets = statement.targets
+    elif isinstance(statement, ast.AnnAssign | ast.AugAssign):
+        targets = [statement.target]
+    nodes = [n for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)]
+    return [node.id for node in nodes if isinstance(node.ctx, ast.Store)]
+
+
+def names_used(statement: ast.stmt) -> list[str]:
+    """The names that a statement takes from its module, as often as it has them."""
+    used = taken(symtable.symtable(ast.unparse(statement), "", "exec"))
+    return [n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and n.id in used]
 
 
 def taken(scope: symtable.SymbolTable) -> set[str]:

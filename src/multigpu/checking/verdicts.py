@@ -1,9 +1,11 @@
 """What a check says in the end, the exceptions by which a check says it, and its words."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
+
+from multigpu.ranks.errors import listed
 
 if TYPE_CHECKING:
     from multigpu.ranks.errors import Finding
@@ -140,24 +142,6 @@ def printable(text: str) -> str:
         char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode()
         for char in lines
     )
-
-
-def count(number: int, noun: str) -> str:
-    """``count(1, "chunk")`` is "1 chunk", ``count(3, "entry")`` is "3 entries"."""
-    if number == 1:
-        return f"1 {noun}"
-    is_y = noun.endswith("y") and noun[-2] not in "aeiou"
-    return f"{number} {noun[:-1]}ies" if is_y else f"{number} {noun}s"
-
-
-def listed(items: Iterable[object], *, most: int = 8) -> str:
-    """For example "4, 4 and 2"; "a, b and 7 more" when there are more than ``most``."""
-    words = [str(item) for item in items]
-    if len(words) > most:
-        words = [*words[: most - 2], f"{len(words) - most + 2} more"]
-    if len(words) < 2:
-        return words[0] if words else "none"
-    return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def numbered(noun: str, numbers: Sequence[int]) -> str:

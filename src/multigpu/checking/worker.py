@@ -1,8 +1,8 @@
 """What the processes that run a learner's code do: one worker for each run, or one per rank.
 
 They come from a server (``multigpu.ranks.server``) that has imported this module. A worker reports
-in frames: each phase as it begins, then the answer. How its process begins and ends is the matter
-of ``multigpu.ranks.supervisor``. A run without a clean end never passes.
+in frames: each phase as it begins, then the answer. ``multigpu.ranks.supervisor`` starts and ends
+its process. A run without a clean end never passes.
 """
 
 import contextlib
@@ -70,7 +70,7 @@ def warm_up() -> None:
 def serve(request: Request, judge: Connection, folder: str) -> None:
     """Run one worker, or one per rank, and report how it ended."""
     forbidden_code(request.exercise.chapter.refused)  # once, for all workers
-    # This, too. What Python warns of or refuses is left to each worker, whose output is shown.
+    # Compiled once, too. Warnings and errors are left to each worker, whose output is shown.
     with contextlib.suppress(Exception), warnings.catch_warnings(action="error"):
         compiled(request.source, request.path)
     workers = Supervisor(
@@ -102,7 +102,7 @@ def work(request: Request, folder: str, port: int, number: int, say: Write) -> N
     with joined if request.ranks else machine(request) as devices_or_rank:
         if request.backing != "cpu" or not request.ranks:
             torch.manual_seed(number)
-        else:  # without a word to every kind of device that there could be
+        else:  # torch.manual_seed would also look for every other kind of device
             torch.default_generator.manual_seed(number)
         random.seed(number)  # Python seeds it again in every forked process
         run(request, devices_or_rank, say)
@@ -162,7 +162,7 @@ def machine(request: Request) -> Iterator[list[Any]]:
 
 @contextlib.contextmanager
 def group(request: Request, rank: int, store: str, port: int, say: Write) -> Iterator[int]:
-    """The process group of all ranks.  It stays: another rank may be busy with it still."""
+    """The process group of all ranks.  It is not destroyed: another rank may still be using it."""
     import torch
     import torch.distributed as dist
 
@@ -182,10 +182,10 @@ def group(request: Request, rank: int, store: str, port: int, say: Write) -> Ite
 
 
 def put_behind(thread: str) -> None:
-    """Let this process's threads of this name have little of a core that others want, too.
+    """Give this process's threads of this name a low priority.
 
-    A message that is there before it is asked for keeps gloo's thread looking at it without a
-    pause, and a rank that is behind would share its core with that. Only Linux shows threads.
+    While a message has arrived that is not asked for yet, gloo's thread polls without a pause, and
+    a rank that is behind would share its core with that thread. Only Linux lists threads.
     """
     behind = os.getpriority(os.PRIO_PROCESS, 0) + BEHIND
     for folder in Path("/proc/self/task").glob("*"):
@@ -351,7 +351,7 @@ class Tracer:
         return self._inside
 
     def _caller(self, frame: types.FrameType | None) -> tuple[str, int] | None:
-        """The line of the learner's that led here, if only Python's and our library lie between."""
+        """The learner's line that led here, if only Python's library and ours are in between."""
         first = frame
         while frame is not None:
             file = frame.f_code.co_filename
@@ -360,7 +360,7 @@ class Tracer:
             if "-packages" in file or not file.startswith((STANDARD_LIBRARY, DEVICES, "<")):
                 return None
             frame = frame.f_back
-        # A thread of Python's library that was given this function: by whom else?
+        # A thread of Python's library: only the learner's code can have given it this function.
         return None if first is None else (self.path, self._line)
 
 

@@ -23,7 +23,8 @@ from jinja2 import Environment, StrictUndefined
 from multigpu.checking.catalog import Catalog, Course, Exercise
 from multigpu.checking.learner import WarmServer
 from multigpu.checking.source import digest_of, digest_of_checks
-from multigpu.checking.verdicts import Verdict, count, printable
+from multigpu.checking.verdicts import Verdict, printable
+from multigpu.ranks.errors import counted
 
 FIELDS = ("learner", "exercise", "status", "message_id", "passed", "total", "points")
 DEFAULT_POINTS = 1.0
@@ -214,7 +215,7 @@ class Classroom:
                     )
         self.junit(results).write(self.out / "junit.xml", encoding="utf-8", xml_declaration=True)
         (self.out / "index.html").write_text(self.page(results), encoding="utf-8")
-        learners = count(len(results), "learner")
+        learners = counted(len(results), "learner")
         print(f"{learners}: {self.out / 'index.html'}, grades.csv and junit.xml")
 
     def junit(self, results: Results) -> "ElementTree[Element]":
@@ -254,7 +255,7 @@ class Classroom:
             signs=SIGNS,
             points=lambda verdicts: f"{sum(map(self.earned, verdicts)):g} of {most:g}",
             by_message=by_message,
-            count=count,
+            counted=counted,
         )
 
 

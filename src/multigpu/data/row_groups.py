@@ -48,18 +48,18 @@ def epoch_plan(
 ) -> list[Partition]:
     """What each rank reads in an epoch, in order; every row comes once.
 
-    `sizes`: rows per row group. With `shuffle`, each epoch deals the partitions again and reads
+    `sizes`: rows per row group. With `shuffle`, each epoch assigns the partitions again and reads
     them in another order; the number of rows per rank stays.
     """
     partitions = partitions_for(sizes, world_size)
     if shuffle:
         stream(seed, epoch).shuffle(partitions)
-    hands = deal([rows_in(partition) for partition in partitions], world_size)
+    assigned = assign([rows_in(partition) for partition in partitions], world_size)
     plan = []
-    for rank, hand in enumerate(hands):
+    for rank, own in enumerate(assigned):
         if shuffle:  # else a short last row group would always be read last
-            stream(seed, epoch, rank).shuffle(hand)
-        plan.append(tuple(piece for index in hand for piece in partitions[index]))
+            stream(seed, epoch, rank).shuffle(own)
+        plan.append(tuple(piece for index in own for piece in partitions[index]))
     return plan
 
 
@@ -88,7 +88,7 @@ def needs_repartitioning(sizes: Sequence[int], world_size: int) -> bool:
     return sum(size > 0 for size in sizes) < world_size
 
 
-def deal(sizes: Sequence[int], world_size: int) -> list[list[int]]:
+def assign(sizes: Sequence[int], world_size: int) -> list[list[int]]:
     """Which partitions each rank gets: the largest first, each to the rank with the fewest rows.
 
     Among partitions of one size the earlier goes first. The rows per rank depend on the sizes
@@ -96,12 +96,12 @@ def deal(sizes: Sequence[int], world_size: int) -> list[list[int]]:
     it is the best.) Contiguous blocks of ceil(5 / 4) partitions would give 2, 2, 1, 0.
     """
     loads = [(0, rank) for rank in range(world_size)]  # a heap
-    hands: list[list[int]] = [[] for _ in range(world_size)]
+    assigned: list[list[int]] = [[] for _ in range(world_size)]
     for partition in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
         load, rank = heapq.heappop(loads)
-        hands[rank].append(partition)
+        assigned[rank].append(partition)
         heapq.heappush(loads, (load + sizes[partition], rank))
-    return hands
+    return assigned
 
 
 def stream(*key: int) -> random.Random:
@@ -164,15 +164,15 @@ def served_evenly(sizes: Sequence[int]) -> list[int]:
     even = []
     for ranks in range(1, len(sizes) + 1):
         if len(sizes) % ranks == 0:
-            loads = rows_dealt(sizes, ranks)
+            loads = rows_per_rank(sizes, ranks)
             if max(loads) - min(loads) <= 1 or imbalance(loads) <= EVENLY:
                 even.append(ranks)
     return even
 
 
-def rows_dealt(sizes: Sequence[int], world_size: int) -> list[int]:
-    """Rows per rank when the row groups are dealt out."""
-    return [sum(sizes[i] for i in hand) for hand in deal(sizes, world_size)]
+def rows_per_rank(sizes: Sequence[int], world_size: int) -> list[int]:
+    """Rows per rank when whole row groups are assigned."""
+    return [sum(sizes[i] for i in own) for own in assign(sizes, world_size)]
 
 
 def imbalance(rows_by_rank: Sequence[int]) -> float:

@@ -61,7 +61,7 @@ Within = tuple[tuple[str, str], ...]  # torch's frames: the file below torch's f
 
 
 def _first_line(frame: types.FrameType | None) -> tuple[Origin | None, Within]:
-    """The first line of somebody's own from here outwards, and torch's frames before it."""
+    """The first line, from here outwards, of code that is not torch's, and torch's frames in it."""
     within: list[tuple[str, str]] = []
     while frame is not None:
         code = frame.f_code

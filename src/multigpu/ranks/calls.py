@@ -16,7 +16,7 @@ from typing import Any
 
 from multigpu.ranks.errors import place, ranks_in_words
 
-MESSAGES = ("send", "recv")
+MESSAGE_OPS = ("send", "recv")
 ROOTED = ("broadcast", "scatter", "gather", "reduce")  # one rank gives to or takes from the others
 REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
 GROUPED = "batch_isend_irecv"  # sends and receives that NCCL runs at the same time
@@ -94,7 +94,7 @@ class Call:
 
     @property
     def is_message(self) -> bool:
-        return self.op in MESSAGES
+        return self.op in MESSAGE_OPS
 
     @property
     def is_open(self) -> bool:

@@ -20,13 +20,17 @@ _CELL = re.compile(r"ipykernel_\d+|<ipython-input")
 def ranks_in_words(ranks: Iterable[int]) -> str:
     """`rank 2`, `ranks 0 and 1`, `ranks 0, 1 and 3`."""
     named = sorted(set(ranks))
-    return f"{'rank' if len(named) == 1 else 'ranks'} {listed(named)}"
+    return f"{'rank' if len(named) == 1 else 'ranks'} {listed(named, most=None)}"
 
 
-def listed(things: Iterable[object]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+def listed(things: Iterable[object], *, most: int | None = 8) -> str:
+    """`a`, `a and b`, `a, b and c`; `a, b and 7 more` when there are more than `most`."""
     words = [str(thing) for thing in things]
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+    if most is not None and len(words) > most:
+        words = [*words[: most - 2], f"{len(words) - most + 2} more"]
+    if len(words) < 2:
+        return words[0] if words else "none"
+    return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def ordinal(number: int) -> str:
@@ -36,9 +40,11 @@ def ordinal(number: int) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """`1 all_reduce`, `4 all_reduces`, `1,024 broadcasts`."""
+    """`1 all_reduce`, `4 all_reduces`, `3 batches`, `2 entries`, `1,024 broadcasts`."""
     if number == 1:
         return f"1 {thing}"
+    if thing.endswith("y") and thing[-2] not in "aeiou":
+        return f"{number:,} {thing[:-1]}ies"
     return f"{number:,} {thing}{'es' if thing.endswith(('s', 'ch', 'x')) else 's'}"
 
 
@@ -173,24 +179,36 @@ def traceback_text(error: BaseException) -> str:
         each.stack[:] = [frame for frame in each.stack if not frame.filename.startswith(away)]
         each = each.__cause__ or each.__context__
     theirs = their_frames(describe_exception(error))
-    where = [f"where: {_line_of_code(*theirs[-1])}", ""] if theirs else []
+    where = [f"where: {line_of_code(*theirs[-1])}", ""] if theirs else []
     return "\n".join([*where, *"".join(described.format()).splitlines()])
 
 
-def _line_of_code(file: str, line: int, function: str) -> str:
-    code = linecache.getline(file, line).strip()
+def line_of_code(file: str, line: int, function: str) -> str:
+    """`train.py:41 in step: loss.backward()`."""
+    linecache.checkcache(file)  # it may have been saved since another run
+    code = linecache.getline(file, line).strip()[:200]
     return f"{place(file, line)} in {function}" + (f": {code}" if code else "")
+
+
+def threads_in(dump: str) -> list[list[tuple[str, int, str]]]:
+    """What faulthandler wrote: each thread's (file, line, function), the innermost first.
+
+    The main thread comes first.
+    """
+    threads = dump.strip().split("\n\n")
+    threads.sort(key=lambda thread: "Current thread" not in thread)
+    found = [re.findall(r'File "(.+?)", line (\d+) in (.+)', thread) for thread in threads]
+    return [[(file, int(line), function) for file, line, function in each] for each in found]
 
 
 def stack_text(dump: str) -> str:
     """What faulthandler wrote, innermost line first, the main thread first, each with its code."""
-    dumps = sorted(dump.strip().split("\n\n"), key=lambda text: "Current thread" not in text)
+    threads = threads_in(dump)
     lines = []
-    for thread in dumps:
-        frames = re.findall(r'File "(.+?)", line (\d+) in (.+)', thread)
+    for frames in threads:
         shown = [frame for frame in frames if not frame[0].startswith(PACKAGE_FOLDERS)]
         theirs = [f for f in shown if not any(part in f[0] for part in NOT_THEIRS)]
-        if not theirs and len(dumps) > 1:
+        if not theirs and len(threads) > 1:
             continue  # a thread of a library
-        lines += [_line_of_code(file, int(line), name) for file, line, name in shown[:SHOWN_FRAMES]]
+        lines += [line_of_code(*frame) for frame in shown[:SHOWN_FRAMES]]
     return "\n".join(lines)

@@ -67,7 +67,11 @@ def crossed_messages(trace: Trace, one: int, other: int, group: str) -> str:
 
 
 def together(calls: list[Call]) -> list[Call]:
-    """Those at the beginning that NCCL starts together: one, or all of a group."""
+    """Those at the beginning that NCCL starts together: one, or all of a `batch_isend_irecv`.
+
+    Batches are told apart by their lines only. Several batches that one line makes in a loop count
+    as one, so that messages of different batches which cross are not found.
+    """
     first = calls[0]
     if first.via != GROUPED:
         return [first]

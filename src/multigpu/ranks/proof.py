@@ -54,14 +54,14 @@ class Watch:
         self._misfit: tuple[Call, Call] | None = None  # the first send that does not fit
         self._seen: float | None = None  # when the first of these was seen
         self._timeout = timeout
-        self._stirred = True  # something was heard since the last look
+        self._progressed = True  # something was heard since the last look
         self._last = 0.0  # when something was heard last, by the clock of `look`
         self._stuck = False  # a deadlock was found at the last look
         self._failed: float | None = None  # when the first failure was seen
         self._failures: list[int] = []  # ranks that raised or died, in the order of the news
 
     def hear(self, rank: int, frame: Mapping[str, Any]) -> None:
-        self._stirred = True
+        self._progressed = True
         call = self._states[rank].hear(frame)
         if frame["phase"] in ("raised", "left"):
             self._failures.append(rank)
@@ -79,20 +79,20 @@ class Watch:
         spans = [span for state in self._states for span in state.spans]
         return Trace(calls, spans, world_size=len(self._states))
 
-    def stir(self) -> None:
-        """A rank has sent something, such as a print: it makes progress."""
-        self._stirred = True
+    def note_progress(self) -> None:
+        """A rank has sent something, such as a print."""
+        self._progressed = True
 
     def ended(self, rank: int, status: int) -> None:
         """The process of a rank is gone: its exit code, negative for a signal."""
-        self._stirred = True
+        self._progressed = True
         self._states[rank].status = status
         self._failures.append(rank)
 
     def look(self, now: float, threads: SystemThreads) -> Finding | None:
         """What is wrong at this moment (`now` is `time.monotonic()`); None if nothing is."""
-        if self._stirred:
-            self._stirred, self._last = False, now
+        if self._progressed:
+            self._progressed, self._last = False, now
         quiet = now - self._last
         found = self._failure(now, threads) or self._mismatch(now)
         if found is None:

@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 
 from multigpu.devices import threads
 from multigpu.ranks.call_site import STARTED_AT, Origin, origin
-from multigpu.ranks.calls import MESSAGES
+from multigpu.ranks.calls import MESSAGE_OPS
 from multigpu.ranks.errors import describe_exception
 from multigpu.ranks.frames import Write
 
@@ -94,7 +94,7 @@ class Recorder:
         with self._lock:
             number = self._ids
             self._ids += 1
-            if op not in MESSAGES:
+            if op not in MESSAGE_OPS:
                 frame["nth"] = self._collectives[group.name]
                 self._collectives[group.name] += 1
             self.write({**frame, "id": number, "time": time.monotonic()})

@@ -35,7 +35,7 @@ class Limits:
     processes: int = 64
     kept_output: int = 20_000  # bytes; the rest is counted and dropped
     answer: int = 512 * MIB
-    farewell: float = 0.5  # for child processes to end by themselves after the worker
+    grace: float = 0.5  # for child processes to end by themselves after the worker
 
 
 # For code that is not judged: it may take as long and as much as it likes.
@@ -108,8 +108,9 @@ class ResourceMonitor:
             return "memory"
         if use.members > self.limits.processes:
             return "processes"
-        # To take and to free memory is work, on a busy machine several times as much. Who holds or
-        # held a lot is given the time to pass that limit, which explains more.
+        # Allocating and freeing memory takes processor time, several times as much on a busy
+        # machine. A worker that holds or held a lot gets more time, so that it can pass the limit
+        # of memory, which explains more.
         self._most_memory = max(self._most_memory, memory)
         much = self._most_memory > self.limits.host_memory / 4
         if use.cpu > self.limits.cpu * (4 if much or loads else 1):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from multigpu.ranks.calls import FOLLOW_UP_PHASES, MESSAGES, Call, Span
+from multigpu.ranks.calls import FOLLOW_UP_PHASES, MESSAGE_OPS, Call, Span
 
 # What a backend says in a rank when another one has died: "Connection closed by peer".
 PEER_DIED = re.compile(
@@ -119,7 +119,9 @@ class RankState:
         return [call for _, (call, _) in waits]
 
     def collectives(self, group: str) -> int:
-        return sum(n for (op, name), n in self.made.items() if name == group and op not in MESSAGES)
+        return sum(
+            n for (op, name), n in self.made.items() if name == group and op not in MESSAGE_OPS
+        )
 
     def open_waits(self) -> dict[int, tuple[Call, float]]:
         """`waits` without those for calls that are over."""

@@ -110,7 +110,7 @@ class Supervisor:
                 if stuck or excess in ("busy", "blocked", "slow"):
                     self._ask_where_they_are()
                 if not excess and not finding:
-                    left = process_tree.left_behind(self._limits.farewell)
+                    left = process_tree.left_behind(self._limits.grace)
             finally:
                 unended = process_tree.end_all(*(child.pid for child in self._children))
             self._take_in(0)
@@ -188,7 +188,7 @@ class Supervisor:
                 self._selector.unregister(key.fd)
                 self._closing = True
             elif self._watch and pipe != "stack":
-                self._watch.stir()  # a frame that is not whole yet is progress, too
+                self._watch.note_progress()  # a frame that is not whole yet is progress, too
                 for frame in frames:
                     self._watch.hear(number, frame)
             if part and pipe == "output" and self._tell:

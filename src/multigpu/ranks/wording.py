@@ -81,8 +81,8 @@ def _after(state: RankState, core: Sequence[Call]) -> str:
         last = state.last
         return f"after {last.via} at {last.place}" if last else "without any call"
     if not any(number for number, _ in made):
-        return f"without {listed(f'any {op}' for _, op in made)}"
-    return f"after {listed(counted(number, op) for number, op in made)}"
+        return f"without {listed((f'any {op}' for _, op in made), most=None)}"
+    return f"after {listed((counted(number, op) for number, op in made), most=None)}"
 
 
 # Ranks that raised or ended.
@@ -262,7 +262,7 @@ def fewer_collectives(
     most = ranks_in_words(camps[max(camps)])
     message = (
         f"the ranks made different numbers of collectives{call.in_group(world_size)}: "
-        f"{listed(said)}.\n  only {most}: {described(call)}, {call.place}"
+        f"{listed(said, most=None)}.\n  only {most}: {described(call)}, {call.place}"
     )
     if call.is_async and call.waited is None:
         return message, (

@@ -10,8 +10,9 @@ import torch
 import torch.distributed as dist
 
 from multigpu.checking.declaration import case
-from multigpu.checking.verdicts import count, numbered
+from multigpu.checking.verdicts import numbered
 from multigpu.ranks import rank_device
+from multigpu.ranks.errors import counted
 
 BASE = 100
 BITS = {torch.int64: 60, torch.float64: 50}  # as far as the large numbers reach
@@ -47,7 +48,7 @@ def a_case(world, shape, dtype=torch.int64, *, large=False, turn=0):
     Another ``turn`` gives other numbers, so that a message of the call before is seen.
     """
     size = torch.Size(shape).numel()
-    title = f"{count(world, 'rank')}, shape {shape}, {str(dtype)[6:]}"
+    title = f"{counted(world, 'rank')}, shape {shape}, {str(dtype)[6:]}"
     values = {"shape": shape, "dtype": dtype, "large": large, "turn": turn}
     return case(title, world=world, size=size, **values)
 

@@ -5,7 +5,8 @@ import torch.distributed as dist
 
 from multigpu.checking.declaration import exercise
 from multigpu.checking.probes import handles_are_waited_for
-from multigpu.checking.verdicts import count, numbered
+from multigpu.checking.verdicts import numbered
+from multigpu.ranks.errors import counted
 
 from .numbers import arguments, each_world, made_of, total, travels_in_messages
 
@@ -64,7 +65,10 @@ def chunks_too_large(run, case):
     for rank in range(case.world):
         for call in run.calls(case, rank):
             if call.op == "send" and call.numel > case.chunk:
-                return f"rank {rank} sent {count(call.numel, 'element')} in one message", call.place
+                return (
+                    f"rank {rank} sent {counted(call.numel, 'element')} in one message",
+                    call.place,
+                )
     return None
 
 
@@ -79,7 +83,7 @@ def too_many_messages(run, case):
     for rank in range(case.world):
         sends = [call for call in run.calls(case, rank) if call.op == "send"]
         if len(sends) > most:
-            came = f"rank {rank} sent {count(len(sends), 'message')} where {most} are enough"
+            came = f"rank {rank} sent {counted(len(sends), 'message')} where {most} are enough"
             return came, sends[-1].place
     return None
 

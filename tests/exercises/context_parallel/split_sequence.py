@@ -11,9 +11,10 @@ import torch.distributed as dist
 
 from multigpu.checking.declaration import case
 from multigpu.checking.probes import handles_are_waited_for
-from multigpu.checking.verdicts import count, numbered
+from multigpu.checking.verdicts import numbered
 from multigpu.devices.meters import MemoryMeter
 from multigpu.ranks import rank_device
+from multigpu.ranks.errors import counted
 from multigpu.ranks.memory_limit import counting, limited_memory, rank_memory
 
 from .numbers import OF_DIFFERENCES, exact
@@ -124,7 +125,7 @@ def drive(submission, case, rank):
 
     seen = {}
     if case.measured:
-        with counted(place, rank) as memory:
+        with memory_counted(place, rank) as memory:
             for leaf in leaves.values():
                 leaf.detach()  # now it is counted
             out = step(case, run, gradient, seen, memory)
@@ -136,7 +137,7 @@ def drive(submission, case, rank):
 
 
 @contextmanager
-def counted(place, rank):
+def memory_counted(place, rank):
     """Count the tensors on the CPU, even where a rank has a GPU; or those on its GPU."""
     if place != "cpu":
         with limited_memory(2**30, rank=rank):
@@ -350,6 +351,6 @@ def sends_at_most(ring_attention, phase, blocks_of, name, *, expects, usually, f
             sends = [call for call in sends if began <= call.time <= ended]
             sent = sum(call.numel for call in sends)
             if sent > limit + 16 * case.world * case.layers:  # numbers that tell shapes are fine
-                came = f"rank {rank} sent {count(sent, 'element')}, and {limit} are enough"
+                came = f"rank {rank} sent {counted(sent, 'element')}, and {limit:,} are enough"
                 return came, sends[-1].place
         return None

@@ -8,7 +8,7 @@ from torch import nn
 
 from multigpu.checking.declaration import case, exercise, on
 from multigpu.checking.specimen import Specimen
-from multigpu.checking.verdicts import count, listed
+from multigpu.ranks.errors import counted, listed
 
 from .replicas import leaves_gradients_on, placed, tensors_of
 
@@ -39,7 +39,7 @@ def different(n):
 
 
 def a_case(what, models, order, n=None, twice=False, **more):
-    title = f"{count(len(order), 'replica')} on {listed(f'cuda:{i}' for i in order)}, {what}"
+    title = f"{counted(len(order), 'replica')} on {listed(f'cuda:{i}' for i in order)}, {what}"
     n = n or len(order)
     return case(title, gpus=n, models=models, order=[*order], twice=twice, **more)
 

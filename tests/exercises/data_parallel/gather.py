@@ -3,7 +3,7 @@
 import torch
 
 from multigpu.checking.declaration import case, exercise, on
-from multigpu.checking.verdicts import listed
+from multigpu.ranks.errors import listed
 
 gather = exercise(
     "data_parallel.gather",

@@ -14,7 +14,8 @@ import torch
 
 from multigpu.checking.declaration import case, exercise, on
 from multigpu.checking.encoding import describe
-from multigpu.checking.verdicts import count, listed, numbered
+from multigpu.checking.verdicts import numbered
+from multigpu.ranks.errors import counted, listed
 
 from .meeting import Fails, Meeting, Scale, kind_of_error
 
@@ -47,7 +48,7 @@ def cases():
 def together(order, chunks=None, gpus=None, **more):
     """Forwards that wait for each other; replica i is on GPU ``order[i]``."""
     n = chunks or len(order)
-    title = f"{count(n, 'chunk')}, {count(len(order), 'replica')}"
+    title = f"{counted(n, 'chunk')}, {counted(len(order), 'replica')}"
     return a_case(title, drive_meeting, n, order, gpus=gpus, **more)
 
 
@@ -183,7 +184,7 @@ def meeting_of(run, case):
 def waits_for_all(run, case):
     came = meeting_of(run, case)
     if came and came["finished"] < max(1, sum(came["calls"])):
-        return f"it returned when {came['finished']} of {count(len(case.chunks), 'forward')} had"
+        return f"it returned when {came['finished']} of {counted(len(case.chunks), 'forward')} had"
     return None
 
 
@@ -218,7 +219,7 @@ def each_runs_once(run, case):
     calls = came["calls"]
     busy, idle = calls.index(max(calls)), [i for i in range(n) if not calls[i]]
     never = f", {numbered('replica', idle)} never" if idle else ""
-    return f"replica {busy} ran {count(calls[busy], 'time')}{never}"
+    return f"replica {busy} ran {counted(calls[busy], 'time')}{never}"
 
 
 @parallel_apply.holds(

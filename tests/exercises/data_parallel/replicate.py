@@ -9,7 +9,7 @@ from torch import nn
 
 from multigpu.checking.declaration import case, exercise, on
 from multigpu.checking.specimen import WIDTH, Specimen, seeded
-from multigpu.checking.verdicts import listed
+from multigpu.ranks.errors import listed
 from multigpu.training.models import SmallCNN
 
 replicate = exercise(

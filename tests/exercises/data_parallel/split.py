@@ -6,7 +6,7 @@ import math
 import torch
 
 from multigpu.checking.declaration import case, exercise, on
-from multigpu.checking.verdicts import count, listed
+from multigpu.ranks.errors import counted, listed
 
 split = exercise(
     "data_parallel.split",
@@ -51,7 +51,7 @@ def a_case(n, batch, order=None, source=None):
     """A batch that is split over the GPUs in ``order``, of n; on GPU ``source`` or on the CPU."""
     order = [*range(n)] if order is None else order
     gpus = listed(f"cuda:{i}" for i in order)
-    title = f"{count(len(batch), 'row')} of {str(batch.dtype)[6:]} on {gpus}"
+    title = f"{counted(len(batch), 'row')} of {str(batch.dtype)[6:]} on {gpus}"
     example = len(batch) == 7 and n == 3
     return case(title, gpus=n, batch=batch, order=order, source=source, example=example)
 

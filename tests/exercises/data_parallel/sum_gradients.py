@@ -4,7 +4,7 @@ import torch
 
 from multigpu.checking.declaration import case, exercise, on
 from multigpu.checking.specimen import Specimen
-from multigpu.checking.verdicts import count, listed
+from multigpu.ranks.errors import counted, listed
 
 from .replicas import leaves_gradients_on, parameters_of, placed
 
@@ -49,7 +49,7 @@ def a_case(what, order, missing=None, n=None, dtype=torch.float64, **more):
         }
         for i in range(len(order))
     ]
-    title = f"{count(len(order), 'replica')} on {listed(f'cuda:{i}' for i in order)}, {what}"
+    title = f"{counted(len(order), 'replica')} on {listed(f'cuda:{i}' for i in order)}, {what}"
     return case(
         title, gpus=n or len(order), model=model, gradients=gradients, order=[*order], **more
     )

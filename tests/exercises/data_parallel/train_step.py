@@ -15,7 +15,7 @@ from torch import nn
 
 from multigpu.checking.declaration import case, exercise, on
 from multigpu.checking.specimen import WIDTH, Fork, Specimen, batch, seeded
-from multigpu.checking.verdicts import count, listed
+from multigpu.ranks.errors import counted, listed
 from multigpu.training.models import SmallCNN
 
 from .replicas import placed
@@ -52,7 +52,7 @@ def a_case(order, batches, model=None, loss_fn=None, gpus=None, source=None, wha
     """Training on the GPUs ``order``, with rows that are on the CPU or on GPU ``source``."""
     rows = listed(len(inputs) for inputs, _ in batches)
     gpu = listed(f"cuda:{i}" for i in order)
-    title = f"{what}{count(len(batches), 'step')} with {rows} rows on {gpu}"
+    title = f"{what}{counted(len(batches), 'step')} with {rows} rows on {gpu}"
     return case(
         title,
         gpus=gpus or len(order),

@@ -7,7 +7,8 @@ import torch.distributed as dist
 
 from multigpu.checking.declaration import exercise
 from multigpu.checking.specimen import rows_by_step
-from multigpu.checking.verdicts import count, listed, numbered
+from multigpu.checking.verdicts import numbered
+from multigpu.ranks.errors import counted, listed
 
 from .models import accumulated, chain, fork, forked, specimen
 from .wrapped_training import (
@@ -93,7 +94,7 @@ def sent_inside(run, case):
             began, ended = note["quiet"]
             sent = [c for c in run.calls(case, rank) if began <= c.time <= ended]
             if sent:
-                came = f"rank {rank} called {count(len(sent), 'collective')} in step"
+                came = f"rank {rank} called {counted(len(sent), 'collective')} in step"
                 return f"{came} {note['number']}, the first one {sent[0].via}", sent[0].place
     return None
 
@@ -184,7 +185,7 @@ def in_buckets(name, is_wrong, *, usually, fix):
     def _(run, case):
         for sizes, sent in steps_sent(run, case):
             if is_wrong(sizes, sent, case.options.get("bucket_bytes", DEFAULT)):
-                made = f"{count(len(sent), 'collective')} of {listed(sent)} bytes"
+                made = f"{counted(len(sent), 'collective')} of {listed(sent)} bytes"
                 return f"{made} for gradients of {listed(sizes)} bytes"
         return None
 

@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 from multigpu.checking.declaration import exercise
 from multigpu.checking.specimen import rows_by_step
-from multigpu.checking.verdicts import count
+from multigpu.ranks.errors import counted
 
 from .models import chain, specimen
 from .wrapped_training import (
@@ -47,7 +47,7 @@ def number_of_collectives(name, is_wrong, *, first):
     def wrong(note, sent, case):
         trainable = sum(p.requires_grad for p in case.model(0).parameters())
         if case.world > 1 and is_wrong(len(sent), trainable):
-            return f"{count(len(sent), 'all-reduce')} for {count(trainable, 'parameter')}"
+            return f"{counted(len(sent), 'all-reduce')} for {counted(trainable, 'parameter')}"
         return None
 
     in_each_step(

@@ -7,8 +7,8 @@ from multigpu.checking.comparing import Either
 from multigpu.checking.declaration import Shared, case
 from multigpu.checking.probes import handles_are_waited_for
 from multigpu.checking.specimen import Fork, Specimen, seeded
-from multigpu.checking.verdicts import count, listed
 from multigpu.ranks import rank_device
+from multigpu.ranks.errors import counted, listed
 
 MODELS = {"specimen": Specimen, "fork": Fork}
 
@@ -31,7 +31,7 @@ def a_case(world, about="", *, dtype=torch.float64, model="specimen", missing=No
             else torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(dtype)
             for rank in range(world)
         ]
-    title = [count(world, "rank"), str(dtype)[6:]]
+    title = [counted(world, "rank"), str(dtype)[6:]]
     title += [f"with {listed(rows)} rows"] if rows else []
     title += [about] if about else []
     own = {"dtype": dtype, "model": model, "gradients": gradients, "rows": rows}

@@ -7,8 +7,8 @@ import torch.distributed as dist
 
 from multigpu.checking.comparing import Near
 from multigpu.checking.declaration import case, exercise
-from multigpu.checking.verdicts import count, listed
 from multigpu.ranks import rank_device
+from multigpu.ranks.errors import counted, listed
 
 global_mean = exercise(
     "distributed_data_parallel.global_mean",
@@ -42,7 +42,7 @@ def cases():
 def a_case(values):
     world, dtype = len(values), str(values[0].dtype)[6:]
     shapes = listed(tuple(own.shape) for own in values)
-    title = f"{count(world, 'rank')}, {dtype}, values of shape {shapes}"
+    title = f"{counted(world, 'rank')}, {dtype}, values of shape {shapes}"
     return case(title, world=world, values=values, dtype=dtype)
 
 

@@ -21,8 +21,8 @@ from torch.nn.functional import mse_loss
 from multigpu.checking.declaration import Broken, case
 from multigpu.checking.running import again
 from multigpu.checking.specimen import WIDTH, Specimen
-from multigpu.checking.verdicts import count, listed
 from multigpu.ranks import rank_device
+from multigpu.ranks.errors import counted, listed
 
 from .watched_files import content, lookout_of, short_sleeps, slow
 
@@ -43,7 +43,7 @@ def cases():
 
 def a_case(world, file, optimizer, epoch, *, as_path=False, over_old=False):
     """``as_path``: the path is a Path and not a str.  ``over_old``: slowly, over an old file."""
-    title = f"{count(world, 'rank')}, {optimizer}, {'Path' if as_path else 'str'} {file}"
+    title = f"{counted(world, 'rank')}, {optimizer}, {'Path' if as_path else 'str'} {file}"
     own = {"file": file, "optimizer": optimizer, "epoch": epoch}
     return case(title, world=world, as_path=as_path, over_old=over_old, **own)
 

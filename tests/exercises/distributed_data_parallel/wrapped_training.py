@@ -19,8 +19,9 @@ from torch.nn.functional import mse_loss
 
 from multigpu.checking.comparing import Either
 from multigpu.checking.declaration import case, sized
-from multigpu.checking.verdicts import count, listed, numbered
+from multigpu.checking.verdicts import numbered
 from multigpu.ranks import rank_device
+from multigpu.ranks.errors import counted, listed
 
 from .models import with_nan
 
@@ -42,7 +43,7 @@ def training(world, about, model, steps, how=(), **options):
     the next one, so that overlapping can be seen; "handles": those that a rank holds are counted;
     "interrupted": an exception has come out of no_sync before.
     """
-    title = ", ".join([count(world, "rank"), about, *(f"{k}={v}" for k, v in options.items())])
+    title = ", ".join([counted(world, "rank"), about, *(f"{k}={v}" for k, v in options.items())])
     own = {"model": model, "steps": steps, "how": how, "options": options}
     return case(title, world=world, calls=False, promise=TRAINING if steps else START, **own)
 
@@ -54,7 +55,7 @@ def start(world):
 
 def calls(world):
     """Only call forward, with several inputs, and with a name."""
-    title = f"{count(world, 'rank')}, forward"
+    title = f"{counted(world, 'rank')}, forward"
     return case(title, world=world, calls=True, steps=[], promise=FORWARD)
 
 
@@ -309,7 +310,7 @@ def trains_as_one_process(exercise):
 
 def of_all(some, sent, what):
     """For example "2 of 5 all-reduces had not been waited for", and the line of the first."""
-    return some and (f"{len(some)} of {count(len(sent), 'all-reduce')} {what}", some[0].place)
+    return some and (f"{len(some)} of {counted(len(sent), 'all-reduce')} {what}", some[0].place)
 
 
 def some_are_averaged(exercise, usually, fix):

@@ -13,8 +13,8 @@ import torch.distributed as dist
 
 from multigpu.checking.declaration import case
 from multigpu.checking.probes import noted_on_each_rank
-from multigpu.checking.verdicts import count, listed
 from multigpu.ranks import rank_device
+from multigpu.ranks.errors import counted, listed
 
 LEFT_OUT: Any = {
     "name": "exchange_left_out",
@@ -60,9 +60,9 @@ def drawn(num_experts, sizes, seed=0):
 def a_case(title, world, own, calls, dtype=torch.float32, *, width=3, **more):
     """``own`` experts per rank; in backward the gradient of a row is ``ones``, or differs."""
     options = {"gradient": True, "ones": False, "transposed": False} | more
-    experts = count(own * world, "expert")
+    experts = counted(own * world, "expert")
     return case(
-        f"{count(world, 'rank')}, {experts}, {title}, {str(dtype)[6:]}",
+        f"{counted(world, 'rank')}, {experts}, {title}, {str(dtype)[6:]}",
         world=world,
         own=own,
         experts=own * world,

@@ -9,8 +9,9 @@ from torch import nn
 from multigpu.checking.comparing import RESULT, Difference, Rule
 from multigpu.checking.declaration import case, exercise
 from multigpu.checking.encoding import describe
-from multigpu.checking.verdicts import count, numbered
+from multigpu.checking.verdicts import numbered
 from multigpu.ranks import rank_device
+from multigpu.ranks.errors import counted
 
 from .training import batches_of, model, sgd, trained, weights_of
 
@@ -51,8 +52,8 @@ def a_case(world, steps, low, alone=False):
     why = (
         f"where {numbered('rank', wanting)} {verb} to stop" if wanting else "for none wants to stop"
     )
-    title = f"{count(world, 'rank')} with {steps} batches each"
-    done = count(last, "step")
+    title = f"{counted(world, 'rank')} with {steps} batches each"
+    done = counted(last, "step")
     return case(title, world=world, alone=alone, of=batches, last=last, why=why, done=done)
 
 
@@ -107,7 +108,9 @@ def whole_number(right):
         if type(came) is not int:
             return Difference("wrong_type", f"the result is {describe(came)} and not an int")
         if came != right:
-            return Difference("wrong_value", f"the result is {count(came, 'step')} and not {right}")
+            return Difference(
+                "wrong_value", f"the result is {counted(came, 'step')} and not {right}"
+            )
         return None
 
     return examine

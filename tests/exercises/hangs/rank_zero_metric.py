@@ -5,8 +5,8 @@ import torch.distributed as dist
 
 from multigpu.checking.comparing import Near
 from multigpu.checking.declaration import case, exercise
-from multigpu.checking.verdicts import listed
 from multigpu.ranks import rank_device
+from multigpu.ranks.errors import listed
 
 rank_zero_metric = exercise(
     "hangs.rank_zero_metric",

@@ -4,8 +4,8 @@ import torch
 import torch.distributed as dist
 
 from multigpu.checking.declaration import case, exercise
-from multigpu.checking.verdicts import listed
 from multigpu.ranks import rank_device
+from multigpu.ranks.errors import listed
 
 reordered_reductions = exercise(
     "hangs.reordered_reductions",

@@ -8,8 +8,8 @@ from torch import nn
 
 from multigpu.checking.comparing import Either
 from multigpu.checking.declaration import case, exercise
-from multigpu.checking.verdicts import count, listed
 from multigpu.ranks import rank_device
+from multigpu.ranks.errors import counted, listed
 
 from .training import batches_of, model, sgd, trained, weights_of
 
@@ -40,7 +40,7 @@ def a_case(counts, alone=False):
         of=batches_of(counts),
         divisor=world * math.prod(present),
         steps=steps,
-        fewest=count(min(counts), "step"),
+        fewest=counted(min(counts), "step"),
     )
 
 
@@ -71,7 +71,7 @@ def expected(case):
 def every_rank_steps(run, case):
     for rank, came in enumerate(run.came(case)):
         if came["steps"] != case.steps:
-            times = count(came["steps"], "time")
+            times = counted(came["steps"], "time")
             return f"rank {rank} called optimizer.step() {times}"
     return None
 

@@ -12,9 +12,9 @@ from torch import nn
 
 from multigpu.checking.declaration import case, exercise
 from multigpu.checking.specimen import seeded
-from multigpu.checking.verdicts import listed
 from multigpu.devices.machine import current_machine
 from multigpu.devices.meters import MemoryMeter
+from multigpu.ranks.errors import listed
 from multigpu.ranks.memory_limit import counting
 
 checkpointed = exercise(

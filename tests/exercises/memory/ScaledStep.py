@@ -14,8 +14,8 @@ from torch import nn
 
 from multigpu.checking.declaration import case, exercise
 from multigpu.checking.probes import handles_are_waited_for
-from multigpu.checking.verdicts import count
 from multigpu.ranks import rank_device
+from multigpu.ranks.errors import counted
 
 scaled_step = exercise(
     "memory.ScaledStep",
@@ -69,7 +69,7 @@ def a_case(world, kind, unusual, *, growth, fine=1e-6, clip=None, passes=1, scal
     """
     what = ["", "clipped, "][clip is not None] + ["", "two passes in each step, "][passes > 1]
     return case(
-        f"{kind}, {what}scale {scale:g}, growth_interval={growth}, on {count(world, 'rank')}",
+        f"{kind}, {what}scale {scale:g}, growth_interval={growth}, on {counted(world, 'rank')}",
         world=world,
         kind=kind,
         unusual=unusual,

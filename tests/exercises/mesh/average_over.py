@@ -11,8 +11,8 @@ from multigpu.checking.comparing import Either
 from multigpu.checking.declaration import case, exercise
 from multigpu.checking.probes import handles_are_waited_for
 from multigpu.checking.specimen import Fork, Gain, seeded
-from multigpu.checking.verdicts import count, listed
 from multigpu.ranks import rank_device
+from multigpu.ranks.errors import counted, listed
 
 average_over = exercise(
     "mesh.average_over",
@@ -51,7 +51,7 @@ def a_case(groups, about="", *, dtypes=(torch.float64,), missing=None, kinds=(Pa
             there = parameter.requires_grad and rank not in without
             gradients[rank][name] = values.to(dtypes[number % len(dtypes)]), there
     callers = range(len(groups)) if callers is None else callers
-    title = f"{count(world, 'rank')} in groups {listed([*map(str, groups)])}"
+    title = f"{counted(world, 'rank')} in groups {listed([*map(str, groups)])}"
     title += f", {about}" if about else ""
     given = {"groups": groups, "kinds": kinds, "gradients": gradients, "callers": callers}
     # A rank that gets stuck where others do not call, or have no gradient, does so alone.

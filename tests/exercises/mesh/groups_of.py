@@ -9,7 +9,7 @@ import torch
 from multigpu.checking.comparing import Difference, Rule
 from multigpu.checking.declaration import case, exercise
 from multigpu.checking.encoding import describe
-from multigpu.checking.verdicts import count
+from multigpu.ranks.errors import counted
 
 groups_of = exercise("mesh.groups_of", expects="{right}", everywhere=True)
 
@@ -106,7 +106,7 @@ def is_lists_of_ints(groups):
 def shortened(groups):
     if sum(map(len, groups)) <= 32:
         return str(groups)
-    return f"{count(len(groups), 'group')} that begin with {groups[0][:8]}"
+    return f"{counted(len(groups), 'group')} that begin with {groups[0][:8]}"
 
 
 # --- right answers -------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from multigpu.checking.declaration import case
 from multigpu.checking.judging import compare
 from multigpu.checking.probes import handles_are_waited_for
-from multigpu.checking.verdicts import count, listed
 from multigpu.ranks import rank_device
+from multigpu.ranks.errors import counted, listed
 
 from .models import (
     adam,
@@ -56,7 +56,7 @@ def each_training():
 
 def a_case(title, world, models):
     """``world - 1`` workers may be none."""
-    workers = count(world - 1, "worker") if world > 1 else "no workers"
+    workers = counted(world - 1, "worker") if world > 1 else "no workers"
     return case(f"{workers}, {title}", world=world, workers=world - 1, models=models)
 
 

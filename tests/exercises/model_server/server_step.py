@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 
 from multigpu.checking.declaration import exercise
-from multigpu.checking.verdicts import count
+from multigpu.ranks.errors import counted
 
 from .both_sides import (
     EXPECTS,
@@ -61,7 +61,7 @@ def busy_when_alone(run, case):
     if case.workers:
         return None
     if calls:
-        return f"{count(len(calls), 'call')}, the first is {calls[0].via}", calls[0].place
+        return f"{counted(len(calls), 'call')}, the first is {calls[0].via}", calls[0].place
     moved = [name for name, part in came.items() if name != "watched" and part.value.any()]
     return f"{moved[0]} is not 0" if moved else None
 
@@ -81,7 +81,7 @@ def busy_when_alone(run, case):
 def not_one_step(run, case):
     for _, seen in steps_of(run, case, server(case)):
         if case.workers and len(seen["stepped"]) != 1:
-            return f"in {seen['name']} it was called {count(len(seen['stepped']), 'time')}"
+            return f"in {seen['name']} it was called {counted(len(seen['stepped']), 'time')}"
     return None
 
 

@@ -7,7 +7,8 @@ from fractions import Fraction
 from multigpu.checking.comparing import Difference, Rule
 from multigpu.checking.declaration import case, exercise
 from multigpu.checking.encoding import describe
-from multigpu.checking.verdicts import count, listed, numbered
+from multigpu.checking.verdicts import numbered
+from multigpu.ranks.errors import counted, listed
 
 balance = exercise(
     "pipeline.balance",
@@ -98,7 +99,7 @@ def expected(case):
         if not ranges:
             return Difference("wrong_type", f"{describe(came)}, and not a list of ranges only")
         if len(ranges) != case.n:
-            found = f"{count(len(ranges), 'range')} ({shown(ranges)}), and not {case.n}"
+            found = f"{counted(len(ranges), 'range')} ({shown(ranges)}), and not {case.n}"
             return Difference("wrong_count", found)
         reached = largest(sums, ranges)
         if reached > smallest * (1 + ROUNDING):

@@ -9,8 +9,8 @@ from multigpu.checking import Returned, describe
 from multigpu.checking.comparing import RESULT, Near
 from multigpu.checking.declaration import case, exercise
 from multigpu.checking.probes import handles_are_waited_for
-from multigpu.checking.verdicts import count, listed
 from multigpu.ranks import rank_device
+from multigpu.ranks.errors import counted, listed
 
 from .given import all_forwards_first, in_turns
 from .models import begin, loss_of, microbatches_of, stages_of, uncut
@@ -45,7 +45,7 @@ def cases():
 
 def a_case(kind, rows, table, steps=1, before=0.0, alone=False):
     """Every gradient is ``before`` when ``run`` is called; None, if that is zero."""
-    title = f"{count(len(table), 'stage')}, micro-batches of {listed(rows)} rows: {kind}"
+    title = f"{counted(len(table), 'stage')}, micro-batches of {listed(rows)} rows: {kind}"
     return case(
         title,
         world=len(table),

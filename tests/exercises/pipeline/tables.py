@@ -5,7 +5,7 @@ from itertools import product
 from multigpu.checking.comparing import Difference
 from multigpu.checking.declaration import case
 from multigpu.checking.encoding import describe
-from multigpu.checking.verdicts import count, listed
+from multigpu.ranks.errors import counted, listed
 from multigpu.scaling.pipeline_times import steps_of
 
 KINDS = ("forward", "backward")
@@ -47,7 +47,7 @@ def not_a_table(case, came):
         return Difference("wrong_type", f"{describe(came)}, and not a list with a list per stage")
     if len(came) != case.stages:
         usually = f"{len(came)} is the number of time units." * (len(came) == shortest(case))
-        found = f"{count(len(came), 'list')}, and not {case.stages}"
+        found = f"{counted(len(came), 'list')}, and not {case.stages}"
         return Difference("wrong_count", found, usually)
     for stage, row in enumerate(came):
         for action in row:

@@ -17,7 +17,7 @@ from torch import nn
 
 from multigpu.checking.declaration import exercise
 from multigpu.checking.probes import handles_are_waited_for, noted_on_each_rank
-from multigpu.checking.verdicts import count, listed
+from multigpu.ranks.errors import counted, listed
 
 from .volume import sends_at_most
 from .zero3_training import cases, expected, train
@@ -43,7 +43,7 @@ on_a_rank = functools.partial(noted_on_each_rank, zero3)
 def no_shards(notes, case):
     tensors, elements, others = notes["shards"]
     if others or not tensors or elements > case.shards:
-        return f"it gives {listed([count(elements, 'element'), *others])}"
+        return f"it gives {listed([counted(elements, 'element'), *others])}"
     return None
 
 

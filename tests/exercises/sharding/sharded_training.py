@@ -14,8 +14,8 @@ from multigpu.checking.comparing import Either, alike, same
 from multigpu.checking.declaration import case
 from multigpu.checking.probes import handles_are_waited_for, noted_on_each_rank
 from multigpu.checking.specimen import rows_by_step
-from multigpu.checking.verdicts import count, listed
 from multigpu.ranks import rank_device
+from multigpu.ranks.errors import counted, listed
 
 from .holdings import forget_the_past
 from .models import biased, deep, fork, forked, seven, specimen, two
@@ -65,7 +65,7 @@ def a_case(world, model_of, kind, options, steps, *, rates=(), measured=False, u
     sizes = [p.numel() for p in model_of().parameters() if p.requires_grad]
     share = -(-sum(sizes) // world)  # rounded up
     return case(
-        f"{count(len(sizes), 'parameter')}, {said}, on {count(world, 'rank')}",
+        f"{counted(len(sizes), 'parameter')}, {said}, on {counted(world, 'rank')}",
         world=world,
         model_of=model_of,
         kind=kind,

@@ -1,6 +1,6 @@
 """What the steps of a training run send.  ``case.total`` is Ψ, the number of trained elements."""
 
-from multigpu.checking.verdicts import listed
+from multigpu.ranks.errors import listed
 
 
 def sends_at_most(exercise, name, most, *, expects, usually, fix, ops=()):

@@ -15,8 +15,8 @@ from torch.nn.functional import mse_loss
 from torch.utils._python_dispatch import _disable_current_modes
 
 from multigpu.checking.declaration import case
-from multigpu.checking.verdicts import count
 from multigpu.ranks import rank_device
+from multigpu.ranks.errors import counted
 
 from .holdings import capacity, metered, storages
 from .zero3_models import bare, deep, rows_for, steps_for, words
@@ -44,7 +44,7 @@ def a_case(world, model_of):
     shards = sum(-(-p.numel() // world) for p in model.parameters())
     around = activations(model_of)
     return case(
-        f"{count(len(filled), 'layer')} on {count(world, 'rank')}",
+        f"{counted(len(filled), 'layer')} on {counted(world, 'rank')}",
         world=world,
         model_of=model_of,
         steps=2 if model_of is deep else 3,  # it is there for what is held

@@ -16,9 +16,9 @@ import torch.distributed as dist
 from torch import nn
 
 from multigpu.checking.declaration import case
-from multigpu.checking.verdicts import count
 from multigpu.devices.meters import MemoryMeter
 from multigpu.ranks import rank_device
+from multigpu.ranks.errors import counted
 from multigpu.ranks.memory_limit import counting
 from multigpu.scaling.formulas import all_reduce_bytes, ring_bytes
 
@@ -28,7 +28,7 @@ STEPS = 3
 def cases_of(inputs, outputs):
     """Every number of ranks with shapes, dtypes, frozen weights and layers that are used twice."""
     for world in (3, 2, 4, 1):
-        ranks = f"on {count(world, 'rank')}"
+        ranks = f"on {counted(world, 'rank')}"
 
         def a_case(title, *shape, ranks=ranks, world=world, **more):
             usual = {"dtype": torch.float64, "bias": True, "frozen": (), "needs": True}

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 
 from multigpu.checking.declaration import case, exercise, sized
 from multigpu.checking.probes import handles_are_waited_for
-from multigpu.checking.verdicts import count
 from multigpu.ranks import rank_device
+from multigpu.ranks.errors import counted
 
 loss = exercise(
     "tensor_parallel.vocab_parallel_cross_entropy",
@@ -29,7 +29,7 @@ NUMBERS = 8  # for each row, that a rank may give to collectives
 @loss.cases
 def cases():
     for world in (3, 2, 4, 1):
-        ranks = f"on {count(world, 'rank')}"
+        ranks = f"on {counted(world, 'rank')}"
         sizes = [16 + 5 * rank for rank in range(world)]  # of the words of each rank
         alike = [16] * world
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from multigpu.checking.catalog import Catalog, Course, CourseNotFound, UnknownExercise
+from multigpu.checking.catalog import BadSettings, Catalog, Course, UnknownExercise
 
 SOURCE = '''
 import torch
@@ -44,7 +44,7 @@ def test_chapters_come_in_the_order_of_the_course_s_file(course):
 
 def test_a_key_that_means_nothing_is_named(course):
     (course.root / "course.toml").write_text("[data_parallel]\nrefuses = ['torch.nn.parallel']\n")
-    with pytest.raises(CourseNotFound, match=r"course\.toml.*data_parallel.*\brefuses\b"):
+    with pytest.raises(BadSettings, match=r"course\.toml.*data_parallel.*\brefuses\b"):
         _ = Catalog(course).chapters
 
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -182,6 +183,13 @@ def test_a_pass_does_not_outlive_a_stricter_check(command, course):
     assert f"○ split           {exercises.WORDS['unchecked']}: " in out
 
 
+def test_an_answer_may_be_bound_by_an_assignment(command, course):
+    write(course, SPLIT.replace("def split", "def _own") + "\n\nsplit = _own\n")
+    assert command("check", "split")[0] == 0
+    assert "✓ split" in command("list")[1]
+    assert Progress(course).state(Catalog(course).one("split")) == "pass"
+
+
 def test_nor_an_update_of_what_compares(command, course, monkeypatch, tmp_path):
     package = shutil.copytree(Path(source.__file__).parent, tmp_path / "checking")
     monkeypatch.setattr(source, "__file__", str(package / "source.py"))
@@ -284,6 +292,29 @@ def test_hints_come_one_by_one_and_are_remembered(command):
     assert shown == [["1"], ["2"], ["3"], ["1", "2", "3"]]
     assert "--peek" in third
     assert command("hint", "split", "--more")[1] == third  # there is no fourth
+
+
+def test_a_command_keeps_what_another_one_notes_meanwhile(command, course):
+    watching = Progress(course)
+    split = watching.catalog.one("split")
+    assert watching.hints_shown(split) == 0
+    command("hint", "split")
+    watching.note([Verdict(split.name, "pass", None, {}, 1, 1, 0.1)], watching.sources())
+    for progress in (watching, Progress(course)):
+        assert progress.hints_shown(split) == 1
+        assert progress.status(split) == "pass"
+
+
+def test_commands_may_note_something_at_the_same_time(course):
+    exercises = Catalog(course).exercises[:3]
+
+    def note(exercise):
+        for number in range(60):
+            Progress(course).note_hints(exercise, number)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(note, exercises))  # raises what a thread raises
+    assert [Progress(course).hints_shown(each) for each in exercises] == [59] * 3
 
 
 def test_the_solution_is_shown_after_a_pass_or_a_peek(command, course):

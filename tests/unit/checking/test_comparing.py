@@ -121,7 +121,7 @@ def test_a_wrong_number_is_told(came, right, kind):
 
 def test_what_is_left_of_larger_numbers_is_rounded_like_these():
     came, right = (torch.tensor(x, dtype=torch.float64) for x in (1e-6, 1.0001e-6))
-    came = Returned(came, "cpu", False, True, False)
+    came = Returned(came, "cpu")
     assert difference(came, right) is not None
     assert difference(came, sized(1.0, right)) is None
 

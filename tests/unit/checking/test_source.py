@@ -8,6 +8,7 @@ from starters import write_starters
 from multigpu.checking.catalog import Course
 from multigpu.checking.source import (
     definitions,
+    fingerprint,
     is_written,
     reached,
     starter_for,
@@ -124,6 +125,45 @@ def test_what_a_function_reaches_has_no_names_of_comprehensions():
     assert [ast.unparse(helper) for helper in helpers] == ["scale: int = 2"]
 
 
+TRY = "try:\n    from a import SCALE\nexcept ImportError:"
+USES_ALL = "def f(x):\n    return L().go(x) * SCALE * TABLE['a']\n"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("if True:\n    SCALE = 2", "if True:\n    SCALE = 3"),
+        (f"{TRY}\n    SCALE = 2", f"{TRY}\n    SCALE = 3"),
+        ("TABLE.update(a=2)", "TABLE.update(a=3)"),
+        ("TABLE['a'] = 2", "TABLE['a'] = 3"),
+        ("L.go = patched", ""),
+        (
+            "def patched(self): return 1\nL.go = patched",
+            "def patched(self): return 2\nL.go = patched",
+        ),
+        ("SCALE = 2\nSCALE += 1", "SCALE += 1\nSCALE = 2"),
+        ("import a", "import b"),
+    ],
+)
+def test_code_that_changes_what_a_function_does_changes_its_fingerprint(one, other):
+    assert fingerprint(f"{one}\n{USES_ALL}", "f") != fingerprint(f"{other}\n{USES_ALL}", "f")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "def g(x):\n    return x",
+        "OTHER = 2",
+        "_own = 1\ng = _own",
+        '"""A docstring."""',
+        "# a comment",
+        "if __name__ == '__main__':\n    print(f(2))",
+    ],
+)
+def test_code_of_other_exercises_does_not_change_it(other):
+    assert fingerprint(f"{other}\n{USES_ALL}", "f") == fingerprint(USES_ALL, "f")
+
+
 @pytest.fixture
 def course(tmp_path):
     (tmp_path / "solutions").mkdir()
@@ -144,6 +184,13 @@ def test_starters_are_written_but_never_over_an_answer(course):
     path.write_bytes("# caf\xe9\n".encode("latin-1"))
     (said,) = write_starters(course)
     assert "cannot be read" in said
+
+
+def test_an_exercise_may_be_bound_by_an_assignment(course):
+    starter = starter_for("data_parallel", course)
+    assert written_in(starter, "data_parallel", course) == []  # LIMIT is not an exercise
+    bound = f"{starter}\n\ndef _own(batch, devices):\n    return batch\n\n\nsplit = _own\n"
+    assert written_in(bound, "data_parallel", course) == ["_own", "split"]
 
 
 @pytest.mark.parametrize("path", sorted(COURSE.solutions.glob("*.py")), ids=lambda path: path.stem)

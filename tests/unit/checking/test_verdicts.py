@@ -277,6 +277,18 @@ def test_pytest_itself_gives_the_same_verdict(check, pytester, tmp_path):
     result.stdout.fnmatch_lines(["data_parallel.double * pass * 3/3"])
 
 
+def test_pytest_says_what_is_wrong_with_the_settings_of_a_course(pytester, tmp_path):
+    course = Course(tmp_path)
+    for folder in (course.solutions, course.checks / "data_parallel"):
+        folder.mkdir(parents=True)
+    course.check_file("data_parallel", "double").write_text(HEAD)
+    course.settings.write_text("[sorting\n")
+    options = ("-p", "multigpu.checking.plugin", "--rootdir", tmp_path)
+    result = pytester.runpytest_inprocess(*options, tmp_path / "tests")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines([f"{course.settings} is not TOML: *line 1*"])
+
+
 def verdict(status):
     return Verdict("data_parallel.double", status, None, {}, 0, 1, 0.0)
 

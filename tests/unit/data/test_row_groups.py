@@ -8,8 +8,8 @@ from multigpu.data.row_groups import (
     epoch_plan,
     fixed_number,
     partitions_for,
-    rows_dealt,
     rows_in,
+    rows_per_rank,
     rows_so_far,
     served_evenly,
     suggested_partitions,
@@ -49,7 +49,7 @@ def test_a_short_last_row_group_is_not_always_read_last():
 @quick
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=16), worlds)
 def test_no_rank_has_more_than_its_share_and_one_row_group(sizes, world_size):
-    loads = rows_dealt(sizes, world_size)
+    loads = rows_per_rank(sizes, world_size)
     assert max(loads) <= sum(sizes) / world_size + max(sizes)
 
 

@@ -176,7 +176,7 @@ def test_output_and_frames_are_progress(play):
     run = play(2, timeout=5.0)
     for _ in range(10):
         assert run.look(3.0) is None
-        run.watch.stir()
+        run.watch.note_progress()
     run.watch._timeout = None
     assert run.look(100.0) is None
 

@@ -3,7 +3,7 @@
 import pytest
 from said import numbers_in
 
-from multigpu.ranks.errors import ordinal, place
+from multigpu.ranks.errors import counted, listed, ordinal, place
 
 CELL = "/tmp/ipykernel_4711/1234.py"
 
@@ -14,6 +14,27 @@ CELL = "/tmp/ipykernel_4711/1234.py"
 )
 def test_ordinals(number, word):
     assert ordinal(number) == word
+
+
+@pytest.mark.parametrize(
+    ("number", "thing", "words"),
+    [
+        (1, "entry", "1 entry"),
+        (2, "entry", "2 entries"),
+        (2, "array", "2 arrays"),
+        (0, "batch", "0 batches"),
+        (3, "process", "3 processes"),
+        (1024, "broadcast", "1,024 broadcasts"),
+    ],
+)
+def test_counts_have_the_right_plural(number, thing, words):
+    assert counted(number, thing) == words
+
+
+def test_a_long_list_ends_with_how_many_more_there_are():
+    assert [listed(range(n)) for n in (0, 1, 2, 3)] == ["none", "0", "0 and 1", "0, 1 and 2"]
+    assert numbers_in(listed(range(9))) == [0, 1, 2, 3, 4, 5, 3]
+    assert numbers_in(listed(range(9), most=None)) == [*range(9)]
 
 
 def test_places_in_files_and_in_notebooks():
