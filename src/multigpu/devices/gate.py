@@ -182,7 +182,8 @@ def call(func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
     if VirtualTensor in types or has_parts(*args, *kwargs.values()):
         return run_in_core(func, args, kwargs)
     generator = kwargs.get("generator")
-    if generator is not None:
+    # Any other default device comes here again, with `device=`.
+    if generator is not None and torch.get_default_device().type == "cpu":
         drawing(generator, CPU)
     return func(*args, **kwargs)
 

@@ -227,7 +227,7 @@ class Event:
     """Stands in for torch.cuda.Event and torch.Event."""
 
     def __init__(self, *args: Any, enable_timing: bool = False, **kwargs: Any) -> None:
-        self.enable_timing = enable_timing
+        self.enable_timing = enable_timing or args[:1] == (True,)  # of torch.Event: a device
         self._seconds: float | None = None
 
     wait = synchronize = _nothing

@@ -60,7 +60,7 @@ def test_streams_and_events_keep_their_order():
     torch.cuda.synchronize(device="cuda:2")
     torch.accelerator.synchronize()
     stream, other = torch.cuda.Stream(), torch.cuda.Stream()
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(True)
     start.record()
     other.wait_event(start)
     other.wait_stream(stream)
