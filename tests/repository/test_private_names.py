@@ -63,7 +63,6 @@ OTHERS = {
     *("_WorkItem", "_bootstrap_inner", "_clear", "_exit", "_exit_function", "_getframe"),
     "_current_frames",
     *("_run_exitfuncs", "_shutdown", "_replace", "_asdict", "_thread", "_of"),
-    "_cuda_setStream",  # which PyTorch has only where it is built with CUDA
     *("_C", "_functions", "_dynamo", "_pytree", "_python_dispatch", "_to_copy"),
 }
 

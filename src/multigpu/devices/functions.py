@@ -260,6 +260,8 @@ def type_(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`tensor.type()` is "torch.cuda.FloatTensor" on a GPU."""
     if len(args) == 1 and not kwargs and isinstance(args[0], VirtualTensor):
         return errors.type_name(args[0])
+    if any("torch.cuda." in str(wanted) for wanted in (*args[1:], *kwargs.values())):
+        errors.no_old_types()
     return call(func, [type(args[0])], args, kwargs)
 
 
@@ -324,8 +326,10 @@ def backward(run_backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def custom_backward(apply: Any) -> Any:
+    """`BackwardCFunction.apply`: calls a custom Function's own `backward`."""
+
     @functools.wraps(apply)
-    def backward(node: Any, *grads: Any) -> Any:
+    def checked(node: Any, *grads: Any) -> Any:
         result = apply(node, *grads)
         returned = result if isinstance(result, tuple) else (result,)
         wanted = [grad for grad, need in zip(returned, node.needs_input_grad, strict=False) if need]
@@ -337,7 +341,7 @@ def custom_backward(apply: Any) -> Any:
                 _check(origin, position, grad, _device_of(before, slot))
         return result
 
-    return backward
+    return checked
 
 
 def _device_of(node: Any, slot: int) -> torch.device:

@@ -262,7 +262,6 @@ def _switch_on() -> None:
             for name, value in replacements.items():
                 if hasattr(module, name):
                     _replace(module, name, value)
-        _replace(torch._C, "_cuda_setStream", torch_cuda.set_stream_by_id)  # also without CUDA
         _replace(torch.UntypedStorage, "to", storage_to)
         _wrap(torch.nn.Module, "to", functions.module_to)
         for lazy in (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer):

@@ -277,11 +277,6 @@ def set_stream(stream: Stream | None) -> None:
         machine_in_use().streams[stream.device_index] = stream
 
 
-def set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
-    """`torch._C._cuda_setStream`, which tests of programs use."""
-    set_stream(Stream(device_index, stream_id=stream_id))
-
-
 # Generators
 
 

@@ -52,7 +52,7 @@ def test_streams_select_their_gpu_and_give_it_back():
     assert torch.cuda.default_stream(1).device == CUDA_1
     assert stream != torch.cuda.Stream(device=1)
     assert torch.Stream(device="cuda:2").device.index == 2
-    torch._C._cuda_setStream(stream.stream_id, device_index=1, device_type=stream.device_type)
+    torch.cuda.set_stream(stream)
     assert torch.cuda.current_stream(1) == stream
 
 
