@@ -24,7 +24,7 @@ PRIVATE = {
         "_schema", "_SetExcludeDispatchKeyGuard",
         # The shell around the data, its marks, and how a parameter stays the same object elsewhere
         "_cdata", "_indices", "_make_wrapper_subclass", "_set_conj", "_set_neg",
-        "_swap_tensor_impl", "_values",
+        "_backward_hooks", "_post_accumulate_grad_hooks", "_swap_tensor_impl", "_values",
         # Backward begins without interception; where a gradient belongs; optimizers by lists
         "_engine_run_backward", "_foreach_supported_types", "_input_metadata",
         # torch.cuda: whether there is a driver, and the streams that nn.DataParallel keeps
@@ -64,7 +64,6 @@ OTHERS = {
     *("_WorkItem", "_bootstrap_inner", "_clear", "_exit", "_exit_function", "_getframe"),
     "_current_frames",
     *("_run_exitfuncs", "_shutdown", "_replace", "_asdict", "_thread", "_of"),
-    "_cuda_setStream",  # which PyTorch has only where it is built with CUDA
     *("_C", "_functions", "_dynamo", "_pytree", "_python_dispatch", "_to_copy"),
 }
 

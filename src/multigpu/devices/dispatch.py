@@ -271,9 +271,8 @@ def _check_devices(plan: OperatorPlan, args: Args, kwargs: Kwargs, gpu: Gpu) -> 
         for tensor in argument if isinstance(argument, (list, tuple)) else [argument]:
             if isinstance(tensor, VirtualTensor):
                 are_there &= tensor._gpu is gpu
-            elif isinstance(tensor, torch.Tensor):
-                is_number = plan.takes_numbers and not is_result and tensor.ndim == 0
-                are_there &= is_number or plan.name in _CPU_ARGUMENTS.get(name, ())
+            elif isinstance(tensor, torch.Tensor) and plan.name not in _CPU_ARGUMENTS.get(name, ()):
+                are_there &= plan.takes_numbers and not is_result and tensor.ndim == 0
             else:
                 continue
             tensors.append((name, tensor))

@@ -221,6 +221,15 @@ no_export = refusing(
     "torch.export does not work on virtual GPUs: it would trace a GPU that does not exist. "
     "Export the model and its example inputs on the CPU: model.cpu(), input.cpu()."
 )
+no_jit_save = refusing(
+    "torch.jit.save does not work on virtual GPUs. Compile and save the module on the CPU: "
+    "torch.jit.script(module.cpu())."
+)
+no_old_types = refusing(
+    "virtual GPUs do not have the old types, such as torch.cuda.FloatTensor. Write the device and "
+    "the dtype instead: x.to(device='cuda', dtype=torch.float32).",
+    TypeError,
+)
 no_rpc = refusing(
     "remote calls (torch.distributed.rpc) carry no tensors of virtual GPUs: move a tensor to the "
     "CPU before it is sent or returned, with .cpu(), and to the GPU again afterwards."

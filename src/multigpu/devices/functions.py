@@ -157,7 +157,7 @@ def _become(tensor: torch.Tensor, new: torch.Tensor) -> None:
     """Give the object `tensor` the contents of `new`, which is on another device.
 
     The core refuses to assign data of another kind, so the two objects swap what is inside them. A
-    gradient moves to the new device, too.
+    gradient moves to the new device, too, and the hooks stay.
     """
     grad, requires_grad = tensor.grad, tensor.requires_grad
     if isinstance(tensor, torch.nn.Parameter):
@@ -170,6 +170,9 @@ def _become(tensor: torch.Tensor, new: torch.Tensor) -> None:
     tensor.__class__, new.__class__ = new.__class__, tensor.__class__
     tensor.__dict__, new.__dict__ = new.__dict__, tensor.__dict__
     tensor.__dict__.update(attributes)
+    # The core's own lists went to `new`. Handles remove hooks from these dictionaries.
+    hooks, after_grad = tensor._backward_hooks, tensor._post_accumulate_grad_hooks
+    tensor._backward_hooks, tensor._post_accumulate_grad_hooks = hooks, after_grad
     if grad is not None:
         _become(grad, moved(grad, tensor.device, tensor.dtype))
         tensor.grad = grad
@@ -257,6 +260,8 @@ def type_(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`tensor.type()` is "torch.cuda.FloatTensor" on a GPU."""
     if len(args) == 1 and not kwargs and isinstance(args[0], VirtualTensor):
         return errors.type_name(args[0])
+    if any("torch.cuda." in str(wanted) for wanted in (*args[1:], *kwargs.values())):
+        errors.no_old_types()
     return call(func, [type(args[0])], args, kwargs)
 
 
@@ -321,8 +326,10 @@ def backward(run_backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def custom_backward(apply: Any) -> Any:
+    """`BackwardCFunction.apply`: calls a custom Function's own `backward`."""
+
     @functools.wraps(apply)
-    def backward(node: Any, *grads: Any) -> Any:
+    def checked(node: Any, *grads: Any) -> Any:
         result = apply(node, *grads)
         returned = result if isinstance(result, tuple) else (result,)
         wanted = [grad for grad, need in zip(returned, node.needs_input_grad, strict=False) if need]
@@ -334,7 +341,7 @@ def custom_backward(apply: Any) -> Any:
                 _check(origin, position, grad, _device_of(before, slot))
         return result
 
-    return backward
+    return checked
 
 
 def _device_of(node: Any, slot: int) -> torch.device:
@@ -402,8 +409,7 @@ def refused(refuse: Callable[[], NoReturn]) -> Callable[[Any], Any]:
         @functools.wraps(plain)
         def checked(*args: Any, **kwargs: Any) -> Any:
             for given in tree_leaves((args, kwargs)):
-                # (A module whose __init__ this is has no parameters yet.)
-                is_module = isinstance(given, torch.nn.Module) and "_parameters" in vars(given)
+                is_module = isinstance(given, torch.nn.Module)
                 tensors = [*given.parameters(), *given.buffers()] if is_module else [given]
                 if any(isinstance(tensor, VirtualTensor) for tensor in tensors):
                     refuse()

@@ -24,7 +24,7 @@ from torch.overrides import (
     _get_current_function_mode_stack,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from multigpu.devices import dispatch
 from multigpu.devices.dispatch import HALF, Args, Kwargs
@@ -182,7 +182,8 @@ def call(func: Any, types: Any, args: Args, kwargs: Kwargs) -> Any:
     if VirtualTensor in types or has_parts(*args, *kwargs.values()):
         return run_in_core(func, args, kwargs)
     generator = kwargs.get("generator")
-    if generator is not None:
+    # Any other default device comes here again, with `device=`.
+    if generator is not None and torch.get_default_device().type == "cpu":
         drawing(generator, CPU)
     return func(*args, **kwargs)
 
@@ -291,19 +292,34 @@ def device_context(handle_function: Any) -> Any:
 # `torch.autocast("cuda")`. PyTorch keeps the switch and the dtype for "cuda" itself, but the core
 # applies a device's autocast rules by the kind of tensor, and the shells look like CPU tensors to
 # it. So while a call runs, the CPU's autocast is switched on with CUDA's dtype: matrix products and
-# convolutions in half precision, losses in float32. What CUDA also takes to float32:
-# docs.pytorch.org/docs/stable/amp.html, "CUDA Ops that can autocast to float32"
-_FLOAT32_NAMES = (
+# convolutions in half precision, losses in float32. Beyond the CPU's, CUDA's lists have these:
+# docs.pytorch.org/docs/stable/amp.html, "CUDA Op-Specific Behavior", and ATen/autocast_mode.h
+
+
+def _functions(names: str) -> set[Any]:
+    owners = (torch, torch.Tensor, torch.nn.functional, torch.linalg)
+    return {getattr(owner, name, None) for owner in owners for name in names.split()}
+
+
+_FLOAT32 = _functions(
     "__pow__ __rpow__ acos asin cosh cosine_similarity cumprod cumsum dist erfinv exp expm1 "
-    "gaussian_nll_loss group_norm gumbel_softmax layer_norm local_response_norm log log10 log1p "
-    "log2 log_softmax logsumexp native_layer_norm norm normalize pdist pow reciprocal renorm "
-    "rms_norm rsqrt sinh softmax softmin softplus sum tan"
+    "gaussian_nll_loss group_norm gumbel_softmax interpolate layer_norm local_response_norm log "
+    "log10 log1p log2 log_softmax logsumexp matrix_norm native_layer_norm norm normalize "
+    "nuclear_norm pdist pow reciprocal renorm rms_norm rsqrt sinh softmax softmin softplus sum tan "
+    "vector_norm"
 )
-_FLOAT32 = {
-    getattr(owner, name, None)
-    for owner in (torch, torch.Tensor, torch.nn.functional)
-    for name in _FLOAT32_NAMES.split()
-}
+_HALF = _functions("addmv addr gru gru_cell lstm_cell mv")
+_WIDEST = _functions("bilinear cross dot index_put scatter_add tensordot vdot")
+
+
+def _cast_to(func: Any, args: Any, kwargs: Any) -> torch.dtype | None:
+    """The dtype in which CUDA's autocast runs `func`, unless the CPU's lists have it."""
+    if func in _WIDEST:
+        dtypes = {getattr(leaf, "dtype", None) for leaf in tree_leaves((args, kwargs))}
+        return torch.float32 if torch.float32 in dtypes else torch.get_autocast_dtype("cuda")
+    if func in _HALF:
+        return torch.get_autocast_dtype("cuda")
+    return torch.float32 if func in _FLOAT32 else None
 
 
 def _under_autocast(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -317,12 +333,14 @@ def _under_autocast(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             "torch.nn.functional.binary_cross_entropy_with_logits\nor torch.nn.BCEWithLogitsLoss. "
             " binary_cross_entropy_with_logits and BCEWithLogits are\nsafe to autocast."
         )
-    if enabled and func in _FLOAT32:
+    dtype = _cast_to(func, args, kwargs) if enabled else None
+    if dtype is not None:
+        casts = (torch.float32, *HALF)
         args, kwargs = tree_map_only(
-            VirtualTensor, lambda x: x.float() if x.dtype in HALF else x, (args, kwargs)
+            VirtualTensor, lambda x: x.to(dtype) if x.dtype in casts else x, (args, kwargs)
         )
     before = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
-    torch.set_autocast_enabled("cpu", enabled)
+    torch.set_autocast_enabled("cpu", enabled and dtype is None)  # off below a cast, as on CUDA
     torch.set_autocast_dtype("cpu", torch.get_autocast_dtype("cuda"))
     try:
         return func(*args, **kwargs)

@@ -155,8 +155,8 @@ def machine_in_use() -> Machine:
     """The current virtual machine.  Raises RuntimeError if it was left."""
     if not entered:
         raise RuntimeError(
-            "the virtual GPUs are switched off: this tensor was on one of them. Copy what you need "
-            "with .cpu() inside the block."
+            "the virtual GPUs are switched off: use them and their streams, events and generators "
+            "inside the block, and copy the tensors you need afterwards with .cpu() there."
         )
     return entered[-1].machine
 

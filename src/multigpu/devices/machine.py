@@ -262,7 +262,6 @@ def _switch_on() -> None:
             for name, value in replacements.items():
                 if hasattr(module, name):
                     _replace(module, name, value)
-        _replace(torch._C, "_cuda_setStream", torch_cuda.set_stream_by_id)  # also without CUDA
         _replace(torch.UntypedStorage, "to", storage_to)
         _wrap(torch.nn.Module, "to", functions.module_to)
         for lazy in (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer):
@@ -271,6 +270,9 @@ def _switch_on() -> None:
         _wrap(torch.utils.dlpack, "to_dlpack", functions.refused(errors.no_dlpack))
         for export in ("export", "draft_export"):
             _wrap(torch.export, export, functions.refused(errors.no_export))
+        for kind in ("ScriptModule", "RecursiveScriptModule"):
+            for save in ("save", "save_to_buffer"):
+                _wrap(getattr(torch.jit, kind), save, functions.refused(errors.no_jit_save))
         # Threads that start while virtual GPUs are on intercept as long as they live. (A mode that
         # is on when its thread has ended is dropped by C++, after `join` has returned. It needs
         # Python's lock for that, and if the program is ending just then, it aborts.)

@@ -75,6 +75,7 @@ class MemoryMeter:
         self.limit = self.allowed = limit
         self.allocated = 0
         self.peak = 0
+        self.refusals = 0  # how often one did not fit
         self._full = full
         # Re-entrant: the garbage collector may drop a Holding while the lock is held.
         self._lock = threading.RLock()
@@ -95,6 +96,7 @@ class MemoryMeter:
     def check(self, size: int) -> None:
         """Raise the error if `size` more bytes would not fit."""
         if self.allocated + size > self.allowed:
+            self.refusals += 1
             state = {"allocated": self.allocated, "limit": self.limit, "allowed": self.allowed}
             raise self._full(wanted=size, **state)
 

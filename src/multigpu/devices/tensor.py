@@ -162,7 +162,10 @@ class VirtualTensor(torch.Tensor):
         return {name: value for name, value in self.__dict__.items() if name not in _OWN_ATTRIBUTES}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
-        """A copy on the same GPU; tensors that share a storage share one afterwards, too."""
+        """A copy on the same GPU; tensors that share a storage share one afterwards, too.
+
+        Of a parameter only the numbers: no gradient, no attributes, a storage of its own.
+        """
         if id(self) in memo:
             return memo[id(self)]  # type: ignore[no-any-return]
         if not self.is_leaf:
@@ -172,14 +175,14 @@ class VirtualTensor(torch.Tensor):
                 "because of a torch.nn.utils.weight_norm usage, see "
                 "https://github.com/pytorch/pytorch/pull/103001"
             )
+        is_parameter = isinstance(self, torch.nn.Parameter)
         with torch._C.DisableTorchFunction():
-            data = copy.deepcopy(self._data, memo)
+            data = self._data.clone() if is_parameter else copy.deepcopy(self._data, memo)
         made: torch.Tensor = VirtualTensor(data, self._gpu)
-        if isinstance(self, torch.nn.Parameter):
-            made = torch.nn.Parameter(made, self.requires_grad)
-        else:
-            made.requires_grad_(self.requires_grad)
-        memo[id(self)] = made
+        if is_parameter:
+            memo[id(self)] = torch.nn.Parameter(made, self.requires_grad)
+            return memo[id(self)]  # type: ignore[no-any-return]
+        memo[id(self)] = made.requires_grad_(self.requires_grad)
         if self.grad is not None:
             made.grad = copy.deepcopy(self.grad, memo)
         made.__dict__.update(copy.deepcopy(self.__getstate__(), memo))

@@ -90,6 +90,10 @@ class DeviceProperties:
     major: int = 8
     minor: int = 0
     multi_processor_count: int = 108
+    max_threads_per_multi_processor: int = 2048
+    warp_size: int = 32
+    is_integrated: int = 0
+    gcnArchName: str = "Virtual GPU"  # CUDA gives the name
 
 
 def get_device_properties(device: Any = None) -> DeviceProperties:
@@ -105,8 +109,9 @@ def get_device_properties(device: Any = None) -> DeviceProperties:
 
 def memory_stats(device: Any = None) -> dict[str, int]:
     """The meter's values under the names of CUDA's allocator; the rest is 0. There is no cache."""
-    memory = _gpu(device).meter.read()
-    stats: dict[str, int] = defaultdict(int, num_ooms=0, num_alloc_retries=0)
+    meter = _gpu(device).meter
+    memory = meter.read()
+    stats: dict[str, int] = defaultdict(int, num_ooms=meter.refusals, num_alloc_retries=0)
     for name in ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes"):
         stats[f"{name}.all.current"] = memory.allocated
         stats[f"{name}.all.peak"] = memory.peak
@@ -115,6 +120,10 @@ def memory_stats(device: Any = None) -> dict[str, int]:
 
 def reset_peak_memory_stats(device: Any = None) -> None:
     _gpu(device).meter.reset_peak()
+
+
+def reset_accumulated_memory_stats(device: Any = None) -> None:
+    _gpu(device).meter.refusals = 0
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
@@ -158,7 +167,7 @@ def profile_without_gpu(init: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(init)
     def run(profile: Any, *args: Any, use_device: str | None = None, **options: Any) -> None:
-        if use_device == "cuda":
+        if options.pop("use_cuda", False) or use_device == "cuda":  # the first is the older name
             options["use_cpu"] = True
         init(profile, *args, **options)
 
@@ -188,6 +197,10 @@ class Stream:
         return self.stream_id
 
     wait_stream = wait_event = synchronize = _nothing
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        return 0, -3
 
     def query(self) -> bool:
         return True
@@ -227,7 +240,7 @@ class Event:
     """Stands in for torch.cuda.Event and torch.Event."""
 
     def __init__(self, *args: Any, enable_timing: bool = False, **kwargs: Any) -> None:
-        self.enable_timing = enable_timing
+        self.enable_timing = enable_timing or args[:1] == (True,)  # of torch.Event: a device
         self._seconds: float | None = None
 
     wait = synchronize = _nothing
@@ -262,11 +275,6 @@ def set_stream(stream: Stream | None) -> None:
     if stream is not None:
         machine_in_use().current = stream.device_index
         machine_in_use().streams[stream.device_index] = stream
-
-
-def set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
-    """`torch._C._cuda_setStream`, which tests of programs use."""
-    set_stream(Stream(device_index, stream_id=stream_id))
 
 
 # Generators
@@ -309,17 +317,25 @@ _BOTH: dict[str, Any] = {
     "current_stream": current_stream,
     "empty_cache": _nothing,
     "memory_stats": memory_stats,
-    "reset_accumulated_memory_stats": _nothing,
+    "reset_accumulated_memory_stats": reset_accumulated_memory_stats,
     "reset_peak_memory_stats": reset_peak_memory_stats,
     "set_stream": set_stream,
     "synchronize": synchronize,
 }
+_ALLOCATORS = (
+    *("caching_allocator_enable", "host_memory_stats", "host_memory_stats_as_nested_dict"),
+    *("memory_snapshot", "memory_stats_as_nested_dict", "reset_accumulated_host_memory_stats"),
+    "reset_peak_host_memory_stats",
+)
+_SENSORS = (
+    *("clock_rate", "device_memory_used", "list_gpu_processes", "memory_usage", "power_draw"),
+    *("temperature", "utilization"),
+)
 _CUDA: dict[str, Any] = {
     **_BOTH,
     "_initialized": True,
     "_lazy_init": _lazy_init,
     "can_device_access_peer": lambda device, peer_device: True,
-    "clock_rate": _no_sensor,
     "CUDAGraph": _no_graphs,
     "cudart": lambda: _CUDART,
     "current_device": lambda: machine_in_use().current,
@@ -328,20 +344,21 @@ _CUDA: dict[str, Any] = {
     "device_count": lambda: len(machine_in_use().gpus),
     "Event": Event,
     "ExternalStream": _no_foreign_streams,
+    "get_allocator_backend": lambda: "native",
     "get_device_properties": get_device_properties,
     "get_per_process_memory_fraction": get_per_process_memory_fraction,
+    "get_sync_debug_mode": lambda: 0,
+    "graph_pool_handle": _no_graphs,
     "ipc_collect": _nothing,
     "is_available": lambda: True,
     "is_current_stream_capturing": lambda: False,
     "mem_get_info": mem_get_info,
-    "memory_snapshot": _no_history,
-    "memory_usage": _no_sensor,
-    "power_draw": _no_sensor,
     "set_device": set_device,
     "set_per_process_memory_fraction": set_per_process_memory_fraction,
+    "set_sync_debug_mode": _nothing,
     "Stream": Stream,
-    "temperature": _no_sensor,
-    "utilization": _no_sensor,
+    **dict.fromkeys(_ALLOCATORS, _no_history),
+    **dict.fromkeys(_SENSORS, _no_sensor),
 }
 _HISTORY = dict.fromkeys(("_dump_snapshot", "_record_memory_history", "_snapshot"), _no_history)
 # Without a profiler, NVTX answers -2 for a range that it does not track.
@@ -376,6 +393,7 @@ REPLACEMENTS: list[tuple[Any, dict[str, Any]]] = [
     (torch.backends.cudnn, {"is_acceptable": lambda tensor: False, "is_available": lambda: True}),
     # The versions: programs, and DistributedDataParallel, ask whether they are new enough for
     # bfloat16 (11 and 2.10).
+    (torch.backends.cudnn, {"version": lambda: 91002}),
     (torch.version, {"cuda": "12.8"}),
     (torch.cuda.nccl, {"is_available": lambda tensors: False, "version": lambda: (2, 27, 3)}),
     (torch.nn.parallel._functions, {"_streams": None}),

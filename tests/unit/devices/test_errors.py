@@ -1,5 +1,6 @@
 """Mistakes fail as on CUDA: the same exception, the same words. See also differences.toml."""
 
+import io
 import re
 
 import numpy
@@ -73,6 +74,9 @@ MIXTURES = {
     "indices on another GPU": (
         lambda: on("cuda:0")[torch.tensor([0], device="cuda:1")],
         INDICES.format("cuda:0"),
+    ),
+    "values on the CPU": on_two(
+        lambda: on("cuda:0").index_put_((torch.tensor([0, 1]),), on("cpu")), "cuda:0", "cpu"
     ),
     "indices on a GPU": (
         lambda: on("cpu")[torch.tensor([0], device="cuda:1")],
@@ -189,6 +193,16 @@ def test_what_cuda_checks_before_a_kernel_stays_as_it_is():
 def test_torch_export_of_what_is_on_a_gpu_is_refused(machine, export):
     with pytest.raises(RuntimeError, match=r"torch\.export does not work on virtual GPUs"):
         getattr(torch.export, export)(nn.Linear(2, 2).cuda(1), (torch.ones(1, 2, device="cuda:1"),))
+
+
+@pytest.mark.parametrize("compiled", [torch.jit.script, lambda m: torch.jit.trace(m, on("cuda:1"))])
+def test_a_compiled_module_on_a_gpu_is_not_saved(machine, tmp_path, compiled):
+    layer = nn.Linear(2, 2)
+    module = compiled(layer.cuda(1))
+    for file in (io.BytesIO(), tmp_path / "module.pt"):
+        with pytest.raises(RuntimeError, match=r"torch\.jit\.save does not work on virtual GPUs"):
+            torch.jit.save(module, file)
+    torch.jit.save(torch.jit.script(layer.cpu()), io.BytesIO())
 
 
 def test_a_storage_of_another_device_cannot_be_set(machine):

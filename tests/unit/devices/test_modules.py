@@ -60,6 +60,21 @@ def test_gradients_and_a_living_graph_go_along(module):
     assert again.device == CUDA_1
 
 
+def test_hooks_of_a_parameter_go_along(module):
+    weight, seen = module[0].weight, []
+    handle = weight.register_hook(lambda gradient: gradient * 0)
+    weight.register_post_accumulate_grad_hook(lambda each: seen.append(each.device))
+    for move in (CUDA_1, CUDA_2, CPU):
+        module.to(move)
+        weight.grad = None
+        module(torch.randn(2, 1, 5, 5, device=move)).square().sum().backward()
+        assert weight.grad.count_nonzero() == 0
+    assert seen == [CUDA_1, CUDA_2, CPU]
+    handle.remove()
+    module.to(CUDA_1)(torch.randn(2, 1, 5, 5, device=CUDA_1)).square().sum().backward()
+    assert weight.grad.count_nonzero() > 0
+
+
 def test_assigned_data_and_state_dicts_move_a_parameter(module):
     weight = module[0].weight
     weight.note = "kept"
@@ -87,6 +102,20 @@ def test_deep_copies_are_independent_on_the_same_gpu_and_tied_weights_stay_tied(
     assert module[0].weight.abs().sum() > 0
     with pytest.raises(RuntimeError, match="Only Tensors created explicitly by the user"):
         copy.deepcopy(module[0].weight * 2)
+
+
+def test_a_deep_copy_of_a_parameter_has_its_numbers_alone(machine):
+    whole = torch.ones(100, 4, device="cuda:1")
+    part = nn.Parameter(whole[:2])
+    part.note = "not copied"
+    part.sum().backward()
+    before = machine.memory(1).allocated
+    copied = copy.deepcopy(part)
+    assert machine.memory(1).allocated - before == copied.untyped_storage().nbytes() == part.nbytes
+    assert isinstance(copied, nn.Parameter)
+    assert torch.equal(copied, part)
+    assert copied.grad is None
+    assert not hasattr(copied, "note")
 
 
 def test_copies_of_tensors_share_what_their_originals_share():

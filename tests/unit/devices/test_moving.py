@@ -79,6 +79,13 @@ def test_cuda_takes_an_index_a_device_or_the_current_gpu(x):
         assert torch.cuda.current_device() == 1
 
 
+@pytest.mark.parametrize("old", ["torch.cuda.HalfTensor", torch.cuda.HalfTensor])
+def test_old_types_are_refused(x, old):
+    for tensor in (x, x.cpu()):
+        with pytest.raises(TypeError, match="Write the device and the dtype instead"):
+            tensor.type(old)
+
+
 def test_old_type_names(x):
     assert x.type() == "torch.FloatTensor"
     assert x.cuda(1).type() == "torch.cuda.FloatTensor"

@@ -73,6 +73,23 @@ def test_autocast_follows_cudas_rules(dtype):
     assert model[0].weight.grad.dtype == torch.float32
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_autocast_knows_what_the_cpus_does_not(dtype):
+    x, index = torch.rand(4, 4, device="cuda:1"), torch.arange(4, device="cuda:1")
+    y = x.to(dtype)
+    with torch.autocast("cuda", dtype=dtype):
+        halves = [x.mv(x[0]), torch.addmv(x[0], x, x[0]), torch.addr(x, x[0], x[0])]
+        halves += [nn.GRU(4, 4).cuda(1)(x)[0], nn.GRUCell(4, 4).cuda(1)(x)]
+        halves += [*nn.LSTMCell(4, 4).cuda(1)(x), y[0].dot(y[0]), torch.tensordot(y, y, 1)]
+        floats = [functional.interpolate(y[None], scale_factor=2), torch.linalg.norm(y)]
+        floats += [torch.linalg.vector_norm(y), torch.linalg.matrix_norm(y, 2)]
+        floats += [nn.Bilinear(4, 4, 2).cuda(1)(y, y), x[0].dot(y[0]), torch.vdot(x[0], y[0])]
+        floats += [torch.linalg.cross(x[:3], y[:3], dim=0), torch.tensordot(x, y, 1)]
+        floats += [x.scatter_add(0, index[None], y[:1]), y.index_put((index,), x)]
+    assert [tensor.dtype for tensor in halves] == [dtype] * len(halves)
+    assert [tensor.dtype for tensor in floats] == [torch.float32] * len(floats)
+
+
 def test_autocast_for_the_cpu_leaves_gpus_alone():
     layer, inputs = nn.Linear(2, 2).cuda(1), torch.ones(1, 2, device="cuda:1")
     with torch.autocast("cpu"):

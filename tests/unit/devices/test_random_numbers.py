@@ -56,6 +56,15 @@ def test_generators_belong_to_a_device():
         torch.rand(3, device="cuda:2", generator=generator)
 
 
+def test_the_default_device_draws_with_its_generator():
+    generator = torch.Generator("cuda").manual_seed(5)
+    first = torch.rand(3, device="cuda", generator=generator)
+    torch.set_default_device("cuda")
+    assert torch.equal(torch.rand(3, generator=generator.manual_seed(5)), first)
+    with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator but found"):
+        torch.rand(3, generator=torch.Generator("cpu"))
+
+
 def test_states_can_be_taken_and_put_back():
     state = torch.cuda.get_rng_state(1)
     first = torch.randn(3, device="cuda:1")

@@ -133,6 +133,13 @@ def test_tensors_outlive_their_machine():
     assert not x.is_pinned()
 
 
+def test_a_stream_is_refused_after_its_machine():
+    with virtual_gpus(2):
+        stream = torch.cuda.Stream()
+    with pytest.raises(RuntimeError, match="switched off: use them and their streams"), stream:
+        pass
+
+
 def test_a_thread_that_outlives_the_machine_sets_data_and_is_told_of_gradients():
     begun, ended = threading.Event(), threading.Event()
     found = []
