@@ -1,16 +1,22 @@
 """What differs between a record and a fresh run, times aside.
 
-Text is compared word by word. Addresses and temporary folders may differ, and decimals in their
-last digits: another processor rounds differently. A cell tagged ``varies`` shows times, or
-something else of this machine or run: its words have to come again, whatever the numbers are. So
-do those of a ``:run:`` value that uses, through any number of cells, what such a cell assigns. Such
-a value may also name another of the things that the tagged cells show: which of them was slowest.
+Text is compared word by word. Addresses, temporary folders and the name of the processor may
+differ, and decimals in their last digits: another processor rounds differently. A cell tagged
+``varies`` shows times, or something else of this machine or run: its words have to come again,
+whatever the numbers are. So do those of a ``:run:`` value that uses, through any number of cells,
+what such a cell assigns. Such a value may also name another of the things that the tagged cells
+show: which of them was slowest.
 """
 
 import ast
+import json
 import re
 from html import unescape
 from itertools import groupby
+
+import nbformat
+
+from multigpu.scaling.comparison import Machine
 
 NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[+-]?\d+)?")
 CHANGES = re.compile(
@@ -33,6 +39,8 @@ NOISE = 1e-6  # a number this small is what rounding left of zero
 
 def differences(record, fresh):
     """Sentences on each cell that gave something else; both have the same cells."""
+    processors = {record.metadata.get("course", {}).get("processor"), Machine.here().processor}
+    record, fresh = (without(processors - {None}, notebook) for notebook in (record, fresh))
     cells = zip(record.cells, fresh.cells, varying(record.cells), strict=True)
     shown_then, shown_now = shown_by_tagged(record.cells), shown_by_tagged(fresh.cells)
     for number, (old, new, varies) in enumerate(cells, start=1):
@@ -48,6 +56,14 @@ def differences(record, fresh):
         if not same:
             first_line = old.source.strip().partition("\n")[0]
             yield f"cell {number} ({first_line!r}):\n{first_difference(was, now)}"
+
+
+def without(processors, notebook):
+    """The notebook with one word in place of each of these names."""
+    text = json.dumps(notebook)
+    for name in processors:
+        text = text.replace(json.dumps(name)[1:-1], "processor")
+    return nbformat.from_dict(json.loads(text))
 
 
 def varying(cells):

@@ -15,6 +15,8 @@ sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 from course import execution, records  # noqa: E402 (found through sys.path)
 from course.explorers import cases  # noqa: E402
 
+from multigpu.scaling.comparison import Machine  # noqa: E402
+
 from . import comparing, kernels  # noqa: E402
 
 SECONDS_PER_CELL = 300
@@ -162,6 +164,21 @@ def test_numbers_that_differ_are_seen_and_times_are_not() -> None:
 
     assert [case for case in OTHER if not differ(*case)] == []
     assert [case for case in ALIKE if differ(*case)] == []
+
+
+@pytest.mark.parametrize("tags", [[], ["varies"]])
+def test_a_record_may_be_of_another_processor(tags: list[str]) -> None:
+    def page(processor: str) -> nbformat.NotebookNode:
+        cell = nbformat.v4.new_code_cell("run()", metadata={"tags": tags})
+        text = f"{processor}, 2 cores, no GPU"
+        cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=text)]
+        return nbformat.v4.new_notebook(
+            cells=[cell], metadata={"course": {"processor": "Ancient One"}}
+        )
+
+    here = Machine.here().processor
+    assert list(comparing.differences(page("Ancient One"), page(here))) == []
+    assert list(comparing.differences(page("Another Kind"), page(here))) != []
 
 
 def test_a_value_that_is_made_of_times_may_differ_too() -> None:
