@@ -58,7 +58,8 @@ def run_ranks(
     * ``backend``: "gloo" or "nccl"; NCCL is chosen where every rank has a GPU of its own.
     * ``memory``: a limit for each rank's tensors, "1 GiB" for example.
     * ``gpus="virtual"``: rank i gets the virtual GPU ``cuda:i``, and "nccl" works without NCCL:
-      what is on those GPUs goes through gloo, and what is on the CPU fails as it does with NCCL.
+      what is on those GPUs goes through gloo, and what is on the CPU fails as it does with NCCL
+      (unless ``trace=False``).
     * ``threads``: how many threads an operator may use in each rank.
     * ``trace=False``: PyTorch's own process group without a record of its calls, for
       measurements; deadlocks then count as no progress.

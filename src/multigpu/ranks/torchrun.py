@@ -30,7 +30,8 @@ class ProcessGroups:
 
     def __init__(self, store: str, *, virtual: bool, traced: bool) -> None:
         self._path, self._number = store, 0
-        self._stores: dict[Any, Any] = {}  # of each group that this rank has joined
+        self._in_file = False  # the ranks of the present world have met in the file
+        self._stores: dict[Any, Any] = {}  # of each group of this world that this rank has joined
         self._virtual = virtual
         self._without_nccl = virtual and not traced  # the record is what speaks gloo for NCCL
         self._given = False  # run_ranks made the group, and the program has not asked for it yet
@@ -79,6 +80,9 @@ class ProcessGroups:
             self._number += 1  # a group that was destroyed has left its keys in its own file
             store = dist.FileStore(f"{self._path}.{self._number}", size)  # type: ignore[attr-defined]
             world_size, rank, init_method = size, own, None
+            self._in_file = True
+        elif not dist.is_initialized():
+            self._in_file = False
         self._init(backend, init_method, timeout, world_size, rank, store, *more, **options)
 
     def join(
@@ -90,8 +94,9 @@ class ProcessGroups:
         if store is not None:  # it is one of the members
             if self._without_nccl:
                 set_backend_name(group, backend, store)
-            self._stores[group] = store
-            store.set(f"joined {rank}", "")
+            if self._in_file:  # a server may have ended with its rank
+                self._stores[group] = store
+                store.set(f"joined {rank}", "")
         return group, store
 
     def _accept(self, backend: str | None, world_size: int, rank: int) -> None:

@@ -466,13 +466,12 @@ for _kind, _methods in (
 
 BACKEND = "traced"
 # For each name of a backend, the kinds of devices and what carries their tensors.
-OF_EACH = {"cpu": "gloo", "cuda": "nccl"}
 CARRIERS = {
     "gloo": {"cpu": "gloo", "cuda": "gloo"},
     "nccl": {"cuda": "nccl"},
-    "undefined": OF_EACH,
-    "cpu:gloo,cuda:nccl": OF_EACH,
-    "cuda:nccl,cpu:gloo": OF_EACH,
+    "undefined": {"cuda": "nccl"},  # torch's default where there are GPUs
+    "cpu:gloo,cuda:nccl": {"cpu": "gloo", "cuda": "nccl"},
+    "cuda:nccl,cpu:gloo": {"cpu": "gloo", "cuda": "nccl"},
 }
 
 
@@ -499,7 +498,7 @@ def start_recording(write: Write) -> Recorder:
             group,
             recorder,
             on_virtual=virtual,
-            only_gpus=virtual and real[-1] == "nccl",
+            only_gpus=virtual and "cpu" not in CARRIERS[real[-1]],
         )
 
     def make_traced(
@@ -509,8 +508,7 @@ def start_recording(write: Write) -> Recorder:
             return make_group(size, rank, members, backend, store, *args, **named)
         if virtual:
             named.pop("device_id", None)  # no backend could connect to it
-        of_each = CARRIERS[str(backend)] is OF_EACH
-        on_cpu = of_each and not torch.cuda.is_available()
+        on_cpu = str(backend) != "nccl" and not torch.cuda.is_available()
         real.append("gloo" if on_cpu else str(backend))
         try:
             group, prefix = make_group(

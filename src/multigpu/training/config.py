@@ -235,12 +235,6 @@ def resolve_mode(config: TrainConfig, launch: Launch) -> str:
                 f"{name}={value!r} with mode={mode!r}: only a pipeline has {name}. "
                 f"Use mode='pipeline', or leave {name} out."
             )
-    if config.gpus is not None and mode not in ("single", "dp"):
-        raise NeedsTorchrun(
-            f"gpus={config.gpus} with mode={mode!r}: each rank has one GPU in this mode. "
-            "Leave gpus out and start",
-            processes=config.gpus,
-        )
     if config.gpus is not None and config.gpus > 1 and mode == "single":
         raise ValueError(f"gpus={config.gpus} with mode='single': use mode='dp', or gpus=1.")
     return mode

@@ -20,12 +20,13 @@ class Distributed(Strategy):
     """Each rank computes its share of the batch; gradients are averaged during backward."""
 
     mode = "ddp"
+    scales_loss = True
     model: Any  # DistributedDataParallel, or what a subclass wraps with
     group: dist.ProcessGroup | None = None  # of ranks with different rows; None: all ranks
 
     def __init__(self, config: TrainConfig, launch: Launch) -> None:
         super().__init__(config, launch)
-        launch.require_ranks(self.mode)
+        launch.require_ranks(self.mode, gpus=config.gpus)
         self.backend = join_group(launch, config.backend)
         self.device = launch.device
         self.world_size = self.copies = launch.world_size
@@ -72,11 +73,6 @@ class Distributed(Strategy):
     def before_evaluation_or_save(self) -> None:
         """Give all ranks rank 0's buffers (BatchNorm's statistics), as every forward does."""
         take_from_main_rank(self.plain.buffers(), device=self.device)
-
-    @property
-    def evaluation_model(self) -> nn.Module:
-        """Not DDP's wrapper, whose forward sends the buffers: ranks may call it unequally often."""
-        return self.plain
 
     def where(self) -> str:
         return f"{counted(self.launch.world_size, 'rank')} ({self.backend})"

@@ -70,8 +70,17 @@ class Launch:
         """
         return rank_device(self.local_rank)
 
-    def require_ranks(self, mode: str) -> None:
-        """Raise ValueError if `mode` needs ranks and this process is alone."""
+    def require_ranks(self, mode: str, *, gpus: int | None) -> None:
+        """Raise ValueError if this process is alone or is told a number of GPUs.
+
+        For a `mode` that needs ranks.
+        """
+        if gpus is not None:
+            raise NeedsTorchrun(
+                f"gpus={gpus} with mode={mode!r}: each rank has one GPU in this mode. "
+                "Leave gpus out and start",
+                processes=gpus,
+            )
         if not self.is_distributed:
             raise NeedsTorchrun(
                 f"mode={mode!r} needs one process for each GPU. Start them with",

@@ -19,6 +19,7 @@ class DataParallel(Strategy):
     """Each forward sends a chunk of the batch and a replica of the model to every GPU."""
 
     mode = "dp"
+    scales_loss = True
 
     def __init__(self, config: TrainConfig, launch: Launch) -> None:
         super().__init__(config, launch)
@@ -63,6 +64,10 @@ class DataParallel(Strategy):
     def place(self, batch: Batch) -> tuple[Any, Any]:
         """The inputs stay on the CPU: each chunk goes straight to its GPU from there."""
         return batch.inputs, to_device(batch.targets, self.device)
+
+    @property
+    def evaluation_model(self) -> nn.Module:
+        return self.model
 
     def where(self) -> str:
         kind = "virtual GPU" if current_machine().is_virtual else "GPU"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SHOWN_ROWS = 12
 DIGITS = 5  # of a number as it is shown; the frame and the file have all of them
-# Of a figure with one of these as the last word of its name.
+# Of a figure whose name ends in one of these.
 SMALLER_IS_BETTER = ("loss", "error", "mae", "mse", "rmse", "perplexity")
 NARROW = 79  # columns of a progress bar where there is no terminal to ask
 
@@ -135,15 +135,15 @@ def gpu_figures() -> dict[str, float]:
 class EarlyStopping:
     """Remembers the best value of a figure, and stops after `patience` epochs without a better one.
 
-    A larger figure is better, unless the last word of its name is in `SMALLER_IS_BETTER`, as in
-    "mae" or "absolute_error". A figure that is NaN is never better: it counts as an epoch without
+    A larger figure is better, unless its name ends in one of `SMALLER_IS_BETTER`, as "mae" and
+    "MeanAbsoluteError" do. A figure that is NaN is never better: it counts as an epoch without
     improvement. An equal figure is not better.
     `patience=None` never stops, but still finds the best epoch. 0 means the same as 1.
     """
 
     def __init__(self, patience: int | None, *, monitor: str) -> None:
         self.patience, self.monitor = patience, monitor
-        self.smaller_is_better = monitor.lower().rpartition("_")[2] in SMALLER_IS_BETTER
+        self.smaller_is_better = monitor.lower().endswith(SMALLER_IS_BETTER)
         self.best = math.inf if self.smaller_is_better else -math.inf
         self.epochs_without_better = 0
 

@@ -79,11 +79,10 @@ class Pipeline(Strategy):
     """Each rank has one or more stages; activations and gradients are sent between them."""
 
     mode = "pipeline"
-    scales_loss = False
 
     def __init__(self, config: TrainConfig, launch: Launch) -> None:
         super().__init__(config, launch)
-        launch.require_ranks(self.mode)
+        launch.require_ranks(self.mode, gpus=config.gpus)
         if (config.stages_per_rank > 1) != (config.pipeline_schedule == "interleaved"):
             raise ValueError(
                 f"stages_per_rank={config.stages_per_rank} with pipeline_schedule="
@@ -295,6 +294,11 @@ class Pipeline(Strategy):
             content = json.dumps(self.plan._asdict(), indent=1).encode()
             main_rank_does(lambda: replace_file(path, content), error=CheckpointError)
             self.plan_is_written = True
+
+    @property
+    def evaluation_model(self) -> nn.Module:
+        """Gives the outputs on the last stage's rank and None on the others."""
+        return self.model
 
     def where(self) -> str:
         ranks, stages = counted(self.ranks, "rank"), counted(self.num_stages, "stage")

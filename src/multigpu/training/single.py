@@ -16,6 +16,7 @@ class Single(Strategy):
     """The model on one device."""
 
     mode = "single"
+    scales_loss = True
 
     def __init__(self, config: TrainConfig, launch: Launch) -> None:
         super().__init__(config, launch)

@@ -30,7 +30,7 @@ class Strategy:
     """How one mode spreads a model over GPUs. Call `prepare` before anything else."""
 
     mode: ClassVar[str]
-    scales_loss: ClassVar[bool] = True  # with `scaler`, which float16 needs
+    scales_loss: ClassVar[bool] = False  # with `scaler`, which float16 needs
     device: torch.device  # where outputs and targets meet
     model: nn.Module  # what a training step calls
     plain: nn.Module  # the model itself, not wrapped; what the optimizer updates
@@ -160,8 +160,11 @@ class Strategy:
 
     @property
     def evaluation_model(self) -> nn.Module:
-        """The model for an evaluation; ranks may call it a different number of times."""
-        return self.model
+        """The model for an evaluation; ranks may call it a different number of times.
+
+        So it must not send anything, as the wrapper of DDP does with buffers.
+        """
+        return self.plain
 
     def model_state(self, *, whole: bool = True) -> dict[str, Any]:
         """The weights of the model, for a checkpoint; every rank calls it.

@@ -117,6 +117,22 @@ def test_a_group_can_be_made_again(program):
     assert main(["run", "--nproc", "2", program(text)]) == 0
 
 
+def test_a_rank_that_leaves_after_the_server_has_ended_says_nothing(program, capfd):
+    text = """
+        import os, time
+        import torch.distributed as dist
+        rank = int(os.environ["RANK"])
+        address = f"tcp://127.0.0.1:{os.environ['MASTER_PORT']}"
+        dist.init_process_group("gloo", init_method=address, world_size=2, rank=rank)
+        dist.barrier()
+        time.sleep(rank)
+        dist.destroy_process_group()
+    """
+    assert main(["run", "--nproc", "2", program(text)]) == 0
+    out, told = capfd.readouterr()
+    assert "frame #" not in out + told
+
+
 def test_classes_of_the_script_can_be_sent_and_saved(program, tmp_path, capsys):
     text = f"""
         @dataclass

@@ -228,6 +228,18 @@ def test_a_group_made_again_has_nccl_for_virtual_gpus_as_the_given_one(backend, 
     assert results == [["cuda:nccl"] * 2] * 2
 
 
+def sends_from_the_cpu():
+    dist.destroy_process_group()
+    dist.init_process_group()
+    dist.all_reduce(torch.ones(1))
+
+
+def test_the_default_group_on_gpus_takes_nothing_from_the_cpu():
+    """As PyTorch's, which has a backend for GPUs only where there are some."""
+    with pytest.raises(RankError, match="No backend type associated with device type cpu"):
+        run_ranks(sends_from_the_cpu, 2, gpus="virtual", show=False)
+
+
 def asks_too_much():
     torch.empty(2**20, device="cuda")
 

@@ -12,8 +12,10 @@ from torch.utils.data import TensorDataset
 
 from multigpu import run_ranks, virtual_gpus
 from multigpu.training import TrainConfig, Trainer
-from multigpu.training.config import refuse_batch, resolve_mode
+from multigpu.training.config import MODES, refuse_batch, resolve_mode
 from multigpu.training.distributed import Launch
+from multigpu.training.dp import DataParallel
+from multigpu.training.strategy import Strategy
 
 ALONE = Launch()
 ONE_OF_TWO = Launch(world_size=2, local_world_size=2, started_by="torchrun")
@@ -89,9 +91,14 @@ def test_dp_without_a_gpu_says_how_to_get_virtual_ones() -> None:
 
 
 def test_gpus_in_ddp_is_refused_with_the_command_that_gives_as_many() -> None:
-    for mode in ("ddp", "auto"):
-        with pytest.raises(ValueError, match="torchrun --nproc_per_node 4"):
-            resolve_mode(TrainConfig(mode=mode, gpus=4), ONE_OF_TWO)
+    def on_a_rank() -> None:
+        for mode in ("ddp", "auto", "pipeline"):
+            with pytest.raises(ValueError, match="torchrun --nproc_per_node 4"):
+                trainer(mode=mode, gpus=4)
+
+    run_ranks(on_a_rank, 1, show=False)
+    with pytest.raises(ValueError, match="torchrun --nproc_per_node 4"):
+        trainer(mode="zero2", gpus=4)
 
 
 def test_auto_goes_by_how_the_run_was_started_and_what_it_sees() -> None:
@@ -104,17 +111,21 @@ def test_auto_goes_by_how_the_run_was_started_and_what_it_sees() -> None:
         assert resolve_mode(auto, ALONE) == "single"
 
 
+def add_modes(**parents: type) -> None:
+    """A mode of one's own for each of these names, a subclass of that strategy."""
+    own: Any = ModuleType("multigpu.training.own_modes")
+    sys.modules[own.__name__] = own
+    for mode, parent in parents.items():
+        setattr(own, mode, type(mode, (parent,), {"mode": mode}))
+        MODES[mode] = f"own_modes:{mode}"
+
+
 def test_a_mode_of_ones_own_takes_what_the_mode_that_it_extends_takes() -> None:
     def on_a_rank() -> None:
-        from multigpu.training.config import MODES
         from multigpu.training.ddp import Distributed
         from multigpu.training.fsdp import Zero3
 
-        own: Any = ModuleType("multigpu.training.own_modes")
-        own.Half = type("Half", (Distributed,), {"mode": "half"})
-        own.Third = type("Third", (Zero3,), {"mode": "third"})
-        sys.modules[own.__name__] = own
-        MODES.update(half="own_modes:Half", third="own_modes:Third")
+        add_modes(half=Distributed, third=Zero3)
         trainer(mode="half", precision="float16")
         with pytest.raises(ValueError, match=r"float16.*bfloat16"):
             trainer(mode="third", precision="float16")
@@ -123,6 +134,16 @@ def test_a_mode_of_ones_own_takes_what_the_mode_that_it_extends_takes() -> None:
                 trainer(mode=mode, gpus=4)
 
     run_ranks(on_a_rank, 1, show=False)
+
+
+def test_so_does_one_in_a_single_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    for mode in ("chunks", "bare"):
+        monkeypatch.setitem(MODES, mode, "")  # and taken out afterwards
+    add_modes(chunks=DataParallel, bare=Strategy)
+    with virtual_gpus(2):
+        assert trainer(mode="chunks", gpus=2, precision="float16").strategy.copies == 2
+        with pytest.raises(ValueError, match=r"float16.*bfloat16"):
+            trainer(mode="bare", precision="float16")
 
 
 @pytest.mark.parametrize(
