@@ -3,7 +3,9 @@
 A verdict holds as long as the exercise's code and its checks are the same.
 """
 
+import contextlib
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +20,7 @@ from multigpu.checking.source import digest_of_checks, fingerprint, written_in
 from multigpu.checking.verdicts import Verdict
 
 State = Literal["pass", "failed", "unchecked", "starter"]
+WAIT = 5.0  # seconds for the lock, which others hold for an instant
 
 
 @dataclass(frozen=True)
@@ -62,11 +65,11 @@ class Progress:
         except (SyntaxError, ValueError):
             return "unchecked"
         status = self.status(exercise)
+        if status == "pass":  # also if it is bound in a way that cannot be seen in the text
+            return "pass"
         if not written:  # a starter that is broken code may have been checked as it is
             return "failed" if status in ("hang", "wrong") else "starter"
-        if status is None:
-            return "unchecked"
-        return "pass" if status == "pass" else "failed"
+        return "unchecked" if status is None else "failed"
 
     def status(self, exercise: Exercise) -> str | None:
         """The status of the last verdict on the code and the checks as they are now."""
@@ -124,9 +127,16 @@ class Progress:
     def _save(self, part: str, noted: Mapping[str, Any]) -> None:
         """Add to one part of the notes; what another command noted meanwhile stays."""
         self._path.parent.mkdir(exist_ok=True)
-        with FileLock(self._path.with_suffix(".lock")):
+        lock = FileLock(self._path.with_suffix(".lock"))
+        # Some network drives have no locks, and a killed process may leave one behind. Without it
+        # what another command notes in the same instant may be lost: better than no verdict.
+        with contextlib.suppress(OSError):  # such as a Timeout
+            lock.acquire(timeout=WAIT)
+        try:
             notes = self._notes
             notes[part].update(noted)
-            new = self._path.with_suffix(".new")
+            new = self._path.with_suffix(f".{os.getpid()}")  # of this process, if there is no lock
             new.write_text(json.dumps(notes, indent=1), encoding="utf-8")
             new.replace(self._path)
+        finally:
+            lock.release()

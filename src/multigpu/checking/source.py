@@ -105,7 +105,8 @@ def is_written(node: Definition) -> bool:
 def written_in(source: str, module: str, course: Course) -> list[str]:
     """The functions and classes in a learner's file that are more than the course handed out.
 
-    An exercise may also be bound by an assignment: ``split = functools.partial(...)``.
+    An exercise may also be bound by an assignment, ``split = functools.partial(...)``, or below an
+    ``if`` or a ``try``.
 
     Raises SyntaxError or ValueError when ``source`` cannot be read.
     """
@@ -117,36 +118,65 @@ def written_in(source: str, module: str, course: Course) -> list[str]:
         if is_written(node)  # and in a starter of broken code, more than comments are other ones
         and not (name in handed_out and ast.dump(node) == ast.dump(handed_out[name]))
     ]
-    statements = [node for node in ast.parse(source).body if isinstance(node, ast.Assign)]
-    assigned = {name for node in statements for name in names_defined(node)}
+    others = [n for n in ast.parse(source).body if not isinstance(n, Definition) and not is_main(n)]
+    inside = [node for statement in others for node in ast.walk(statement)]
+    bound = {n for node in inside if isinstance(node, ast.stmt) for n in names_defined(node)}
     solution = course.solutions / f"{module}.py"
-    tasks = definitions(solution.read_text(encoding="utf-8")) if assigned else {}
-    return [*written, *(name for name in tasks if name in assigned and name not in written)]
+    tasks = definitions(solution.read_text(encoding="utf-8")) if bound else {}
+    return [*written, *(name for name in tasks if name in bound and name not in written)]
 
 
 def fingerprint(source: str, function: str) -> str | None:
-    """A hash of the code of an exercise; None when there is no such function to speak of.
+    """A hash of the code of an exercise; None when the module cannot be read.
 
     The code is the function, the statements that run whenever the module is imported, and
-    everything in the module that these reach; comments and blank lines do not count.
+    everything in the module that these reach; comments and blank lines do not count. Neither does
+    what the decorators, default values and class bodies of other definitions change at import.
     """
     try:
         tree = ast.parse(source)
-        if not reached(tree, function):
-            return None
-        always = [
-            node
-            for node in tree.body
-            if not names_defined(node)
-            and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
-            and not ast.unparse(node).startswith("if __name__ == '__main__':")
-        ]
-        used = [name for node in always for name in names_used(node)]
+        always = [node for node in tree.body if has_effects(node)]
+        used = [name for node in always for part in run_by(node) for name in names_used(part)]
         code = {*always, *reached(tree, function, *used)}
         text = "\n".join(ast.dump(node) for node in tree.body if node in code)
     except (SyntaxError, ValueError, RecursionError):  # the last: nested too deep
         return None
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def is_text(node: ast.stmt) -> bool:
+    """Whether this is a docstring, or as good as one."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def is_main(node: ast.stmt) -> bool:
+    """Whether this is the part of a module that does not run at import."""
+    tests = ("__name__ == '__main__'", "'__main__' == __name__")
+    return isinstance(node, ast.If) and not node.orelse and ast.unparse(node.test) in tests
+
+
+def has_effects(node: ast.stmt) -> bool:
+    """Whether a statement may do more at import than to bind names of its module.
+
+    An assignment may if it calls something, or if it changes an attribute or an item.
+    """
+    if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+        return any(
+            isinstance(part, ast.Call)
+            or (isinstance(part, ast.Attribute | ast.Subscript) and isinstance(part.ctx, ast.Store))
+            for part in ast.walk(node)
+        )
+    return not (names_defined(node) or is_text(node) or is_main(node))
+
+
+def run_by(node: ast.stmt) -> list[ast.stmt]:
+    """What a statement with effects runs.
+
+    Of ``split = partial(_own)`` that is ``partial`` alone: ``_own`` belongs to ``split``.
+    """
+    if not names_defined(node):
+        return [node]
+    return [ast.Expr(part.func) for part in ast.walk(node) if isinstance(part, ast.Call)]
 
 
 # --- starters ------------------------------------------------------------------------------------
@@ -220,17 +250,31 @@ def _edits(node: Definition, lines: list[str]) -> list[tuple[int, int, list[str]
 
 
 def put_back(source: str, starter: str, function: str) -> str:
-    """``source`` with one function as in ``starter``, and everything else as it was."""
-    new = text_of(starter, definitions(starter)[function])
-    node = definitions(source).get(function)
-    lines = source.splitlines()
+    """``source`` with one function as in ``starter``, and everything else as it was.
+
+    Imports that the function needs are added where ``source`` has no such name.
+    """
+    task, node = definitions(starter)[function], definitions(source).get(function)
+    new, lines, body = text_of(starter, task), source.splitlines(), ast.parse(source).body
+    later = [n for n in body if not is_text(n) and getattr(n, "module", "") != "__future__"]
+    top = first_line(later[0]) - 1 if later else len(lines)
     if node is not None:
         lines[first_line(node) - 1 : last_line(node)] = new.splitlines()
     else:
-        main = [n for n in ast.parse(source).body if isinstance(n, ast.If)]
+        main = [n for n in body if isinstance(n, ast.If)]
         place = main[-1].lineno - 1 if main else len(lines)
         lines[place:place] = ["", *new.splitlines(), "", ""]
+    missing = set(names_used(task)) - names_bound(source)
+    imports = [n for n in ast.parse(starter).body if isinstance(n, ast.Import | ast.ImportFrom)]
+    texts = [ast.unparse(each) for each in imports]
+    lines[top:top] = [text for text in texts if names_bound(text) & missing]
     return "\n".join(lines) + "\n"
+
+
+def names_bound(code: str) -> set[str]:
+    """The names that a module binds, imports included."""
+    symbols = symtable.symtable(code, "", "exec").get_symbols()
+    return {s.get_name() for s in symbols if s.is_assigned() or s.is_imported()}
 
 
 # --- what an exercise uses -----------------------------------------------------------------------

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from multigpu.checking import session, source
 from multigpu.checking.catalog import Catalog, Course
@@ -183,8 +184,9 @@ def test_a_pass_does_not_outlive_a_stricter_check(command, course):
     assert f"○ split           {exercises.WORDS['unchecked']}: " in out
 
 
-def test_an_answer_may_be_bound_by_an_assignment(command, course):
-    write(course, SPLIT.replace("def split", "def _own") + "\n\nsplit = _own\n")
+@pytest.mark.parametrize("binds", ["split = _own", "globals()['split'] = _own"])
+def test_an_answer_may_be_bound_by_an_assignment(command, course, binds):
+    write(course, SPLIT.replace("def split", "def _own") + f"\n\n{binds}\n")
     assert command("check", "split")[0] == 0
     assert "✓ split" in command("list")[1]
     assert Progress(course).state(Catalog(course).one("split")) == "pass"
@@ -315,6 +317,18 @@ def test_commands_may_note_something_at_the_same_time(course):
     with ThreadPoolExecutor() as pool:
         list(pool.map(note, exercises))  # raises what a thread raises
     assert [Progress(course).hints_shown(each) for each in exercises] == [59] * 3
+
+
+@pytest.mark.parametrize("lock", ["held", "impossible"])
+def test_a_lock_that_cannot_be_taken_does_not_keep_a_verdict_back(course, monkeypatch, lock):
+    monkeypatch.setattr("multigpu.checking.progress.WAIT", 0.1)
+    path = course.state / "progress.lock"
+    path.parent.mkdir()
+    if lock == "impossible":  # as on a drive that has no locks
+        path.mkdir()
+    with FileLock(path) if lock == "held" else contextlib.nullcontext():
+        passed(course, "data_parallel.split")
+    assert Progress(course).status(Catalog(course).one("split")) == "pass"
 
 
 def test_the_solution_is_shown_after_a_pass_or_a_peek(command, course):

@@ -201,6 +201,9 @@ def test_a_starter_that_is_gone_is_restored_from_anywhere(course, capsys, text):
     file.unlink() if text is None else file.write_text(text)
     reset = "multigpu reset ranks_of_numbers.largest --course my_course"
     assert reset in check(course, capsys)[1]
+    assert main([*reset.split()[1:], "--yes"]) == 0
+    assert "not_started" in check(course, capsys)[1]
+    file.unlink() if text is None else file.write_text(text)
     handed_in = ["--course", str(course), "--submission", str(course / "solutions" / "nobody")]
     (course / "solutions" / "nobody").mkdir()
     assert main(["check", "largest", *handed_in]) == 1

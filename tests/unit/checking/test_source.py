@@ -10,6 +10,7 @@ from multigpu.checking.source import (
     definitions,
     fingerprint,
     is_written,
+    put_back,
     reached,
     starter_for,
     starter_of,
@@ -125,6 +126,7 @@ def test_what_a_function_reaches_has_no_names_of_comprehensions():
     assert [ast.unparse(helper) for helper in helpers] == ["scale: int = 2"]
 
 
+MAIN = "if __name__ == '__main__':"
 TRY = "try:\n    from a import SCALE\nexcept ImportError:"
 USES_ALL = "def f(x):\n    return L().go(x) * SCALE * TABLE['a']\n"
 
@@ -143,6 +145,11 @@ USES_ALL = "def f(x):\n    return L().go(x) * SCALE * TABLE['a']\n"
         ),
         ("SCALE = 2\nSCALE += 1", "SCALE += 1\nSCALE = 2"),
         ("import a", "import b"),
+        ("_ = setattr(L, 'go', 2)", "_ = setattr(L, 'go', 3)"),
+        ("def patch(): L.x = 2\n_ = patch()", "def patch(): L.x = 3\n_ = patch()"),
+        ("L.go, y = 1, 2", "L.go, y = 3, 2"),
+        ("y = TABLE['a'] = 2", "y = TABLE['a'] = 3"),
+        (f"{MAIN}\n    pass\nelse:\n    SCALE = 2", f"{MAIN}\n    pass\nelse:\n    SCALE = 3"),
     ],
 )
 def test_code_that_changes_what_a_function_does_changes_its_fingerprint(one, other):
@@ -157,11 +164,23 @@ def test_code_that_changes_what_a_function_does_changes_its_fingerprint(one, oth
         "_own = 1\ng = _own",
         '"""A docstring."""',
         "# a comment",
-        "if __name__ == '__main__':\n    print(f(2))",
+        f"{MAIN}\n    print(f(2))",
+        "if '__main__' == __name__:\n    print(f(2))",
     ],
 )
 def test_code_of_other_exercises_does_not_change_it(other):
     assert fingerprint(f"{other}\n{USES_ALL}", "f") == fingerprint(USES_ALL, "f")
+
+
+def test_a_function_that_is_only_passed_on_belongs_to_the_name_it_is_bound_to():
+    ones = [f"def _own(x): return {n}\ng = partial(_own, 2)\ndef f(x): ..." for n in (1, 2)]
+    assert len({fingerprint(one, "f") for one in ones}) == 1
+    assert len({fingerprint(one, "g") for one in ones}) == 2
+
+
+def test_a_function_below_an_if_has_a_fingerprint():
+    ones = [f"if True:\n    def f(x): return {n}" for n in (1, 2)]
+    assert len({fingerprint(one, "f") for one in ones}) == 2
 
 
 @pytest.fixture
@@ -191,6 +210,26 @@ def test_an_exercise_may_be_bound_by_an_assignment(course):
     assert written_in(starter, "data_parallel", course) == []  # LIMIT is not an exercise
     bound = f"{starter}\n\ndef _own(batch, devices):\n    return batch\n\n\nsplit = _own\n"
     assert written_in(bound, "data_parallel", course) == ["_own", "split"]
+    annotated = bound.replace("split = _own", "split: Callable = _own")
+    assert written_in(annotated, "data_parallel", course) == ["_own", "split"]
+
+
+@pytest.mark.parametrize("frame", ["if torch:\n{}", "try:\n{}except ImportError:\n    pass\n"])
+def test_an_exercise_may_be_defined_below_another_statement(course, frame):
+    inside = frame.format("    def split(batch, devices):\n        return batch\n")
+    assert written_in(inside, "data_parallel", course) == ["split"]
+    not_at_import = f"{MAIN}\n    split = 1\n"
+    assert written_in(not_at_import, "data_parallel", course) == []
+
+
+def test_a_function_is_put_back_with_the_imports_that_it_needs():
+    starter = "from math import (\n    ceil,\n)\nimport os\nimport a.b\n\n\n"
+    starter += "def f(x: a.b.C) -> ceil:\n    raise NotImplementedError\n"
+    source = '# mine\n"""Mine."""\nfrom __future__ import annotations\nimport a\ndef f(x): ...\n'
+    whole = put_back(source, starter, "f")
+    assert whole.splitlines()[:5] == [*source.splitlines()[:3], "from math import ceil", "import a"]
+    assert text_of(whole, definitions(whole)["f"]) == text_of(starter, definitions(starter)["f"])
+    assert put_back(whole, starter, "f") == whole
 
 
 @pytest.mark.parametrize("path", sorted(COURSE.solutions.glob("*.py")), ids=lambda path: path.stem)
