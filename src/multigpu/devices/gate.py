@@ -308,14 +308,17 @@ _FLOAT32 = _functions(
     "nuclear_norm pdist pow reciprocal renorm rms_norm rsqrt sinh softmax softmin softplus sum tan "
     "vector_norm"
 )
-_HALF = _functions("addmv addr gru gru_cell lstm_cell mv")
+_HALF = _functions("addmv addr gru gru_cell lstm lstm_cell mv rnn_relu rnn_tanh")
 _WIDEST = _functions("bilinear cross dot index_put scatter_add tensordot vdot")
 
 
 def _cast_to(func: Any, args: Any, kwargs: Any) -> torch.dtype | None:
     """The dtype in which CUDA's autocast runs `func`, unless the CPU's lists have it."""
     if func in _WIDEST:
-        dtypes = {getattr(leaf, "dtype", None) for leaf in tree_leaves((args, kwargs))}
+        leaves = tree_leaves((args, kwargs))
+        dtypes = {
+            leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor) and gpu_of(leaf.device)
+        }
         return torch.float32 if torch.float32 in dtypes else torch.get_autocast_dtype("cuda")
     if func in _HALF:
         return torch.get_autocast_dtype("cuda")
@@ -333,11 +336,14 @@ def _under_autocast(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             "torch.nn.functional.binary_cross_entropy_with_logits\nor torch.nn.BCEWithLogitsLoss. "
             " binary_cross_entropy_with_logits and BCEWithLogits are\nsafe to autocast."
         )
-    dtype = _cast_to(func, args, kwargs) if enabled else None
+    # (As on CUDA, a call with `out` is not cast.)
+    dtype = _cast_to(func, args, kwargs) if enabled and kwargs.get("out") is None else None
     if dtype is not None:
         casts = (torch.float32, *HALF)
-        args, kwargs = tree_map_only(
-            VirtualTensor, lambda x: x.to(dtype) if x.dtype in casts else x, (args, kwargs)
+        args, kwargs = tree_map_only(  # those inside a DTensor, or a tensor of torch.func, too
+            torch.Tensor,
+            lambda x: x.to(dtype) if x.dtype in casts and gpu_of(x.device) else x,
+            (args, kwargs),
         )
     before = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
     torch.set_autocast_enabled("cpu", enabled and dtype is None)  # off below a cast, as on CUDA

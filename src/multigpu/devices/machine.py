@@ -270,9 +270,10 @@ def _switch_on() -> None:
         _wrap(torch.utils.dlpack, "to_dlpack", functions.refused(errors.no_dlpack))
         for export in ("export", "draft_export"):
             _wrap(torch.export, export, functions.refused(errors.no_export))
-        for kind in ("ScriptModule", "RecursiveScriptModule"):
-            for save in ("save", "save_to_buffer"):
-                _wrap(getattr(torch.jit, kind), save, functions.refused(errors.no_jit_save))
+        if hasattr(torch.jit.ScriptModule, "save"):  # not with PYTORCH_JIT=0
+            for kind in ("ScriptModule", "RecursiveScriptModule"):
+                for save in ("save", "save_to_buffer"):
+                    _wrap(getattr(torch.jit, kind), save, functions.refused(errors.no_jit_save))
         # Threads that start while virtual GPUs are on intercept as long as they live. (A mode that
         # is on when its thread has ended is dropped by C++, after `join` has returned. It needs
         # Python's lock for that, and if the program is ending just then, it aborts.)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pack_sequence
 
 pytestmark = pytest.mark.usefixtures("machine")
 
@@ -80,6 +81,7 @@ def test_autocast_knows_what_the_cpus_does_not(dtype):
     with torch.autocast("cuda", dtype=dtype):
         halves = [x.mv(x[0]), torch.addmv(x[0], x, x[0]), torch.addr(x, x[0], x[0])]
         halves += [nn.GRU(4, 4).cuda(1)(x)[0], nn.GRUCell(4, 4).cuda(1)(x)]
+        halves += [nn.LSTM(4, 4).cuda(1)(pack_sequence([x]))[0].data]
         halves += [*nn.LSTMCell(4, 4).cuda(1)(x), y[0].dot(y[0]), torch.tensordot(y, y, 1)]
         floats = [functional.interpolate(y[None], scale_factor=2), torch.linalg.norm(y)]
         floats += [torch.linalg.vector_norm(y), torch.linalg.matrix_norm(y, 2)]
@@ -88,6 +90,24 @@ def test_autocast_knows_what_the_cpus_does_not(dtype):
         floats += [x.scatter_add(0, index[None], y[:1]), y.index_put((index,), x)]
     assert [tensor.dtype for tensor in halves] == [dtype] * len(halves)
     assert [tensor.dtype for tensor in floats] == [torch.float32] * len(floats)
+
+
+def test_autocast_casts_nothing_that_is_written_to():
+    x, y = torch.rand(4, 4, device="cuda:1"), torch.zeros(4, device="cuda:1")
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        assert torch.mv(x, x[0], out=y) is y
+    assert torch.equal(y, x @ x[0])
+
+
+def test_autocast_reaches_what_torch_func_holds():
+    cell, x = nn.GRUCell(3, 3).cuda(1), torch.rand(2, 3, device="cuda:1")
+
+    def total(parameters):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return torch.func.functional_call(cell, parameters, (x,)).float().sum()
+
+    gradients = torch.func.grad(total)(dict(cell.named_parameters()))
+    assert {gradient.dtype for gradient in gradients.values()} == {torch.float32}
 
 
 def test_autocast_for_the_cpu_leaves_gpus_alone():

@@ -1,6 +1,8 @@
 """Switching on and off: torch comes back exactly, nesting, several threads, `gpus(n)`."""
 
 import concurrent.futures
+import os
+import subprocess
 import sys
 import threading
 import types
@@ -366,3 +368,16 @@ def test_leaving_twice_is_an_error_that_says_so():
         with pytest.raises(RuntimeError, match="not switched on"):
             machine.__exit__()
         assert torch.ones(1, device="cuda:2").device.index == 2
+
+
+def test_virtual_gpus_go_on_without_torchs_compiler() -> None:
+    """With PYTORCH_JIT=0, PyTorch's switch for debugging, torch.jit has no modules to save."""
+    program = (
+        "import torch; from multigpu import virtual_gpus\n"
+        "with virtual_gpus(1): print(torch.ones(1, device='cuda').device)"
+    )
+    settings = os.environ | {"PYTORCH_JIT": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=settings, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "cuda:0\n"
