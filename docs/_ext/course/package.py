@@ -111,14 +111,14 @@ class PackageWay(SphinxDirective):
         return boxes
 
     def parts_of(self, station):
-        """A station: name and files, what happens there, what it shares and what it hands on."""
+        """A station: name and files, what happens there, what it shares and what it passes on."""
         files = [part for file in station["files"] for part in (" ", self.link_to(file))]
         yield html("p", html("strong", station["name"]), *files)
         yield html("p", station["says"])
         if "shares" in station:
             yield html("p", f"With the other ranks: {station['shares']}", classes=["course-hands"])
         if "hands" in station:
-            yield html("p", f"Hands on {station['hands']}", classes=["course-hands"])
+            yield html("p", f"Passes on {station['hands']}", classes=["course-hands"])
 
     def link_to(self, file):
         shown = nodes.literal(file, file)
