@@ -65,11 +65,11 @@ class Progress:
         except (SyntaxError, ValueError):
             return "unchecked"
         status = self.status(exercise)
-        if status == "pass":  # also if it is bound in a way that cannot be seen in the text
-            return "pass"
         if not written:  # a starter that is broken code may have been checked as it is
             return "failed" if status in ("hang", "wrong") else "starter"
-        return "unchecked" if status is None else "failed"
+        if status is None:
+            return "unchecked"
+        return "pass" if status == "pass" else "failed"
 
     def status(self, exercise: Exercise) -> str | None:
         """The status of the last verdict on the code and the checks as they are now."""
@@ -136,7 +136,10 @@ class Progress:
             notes = self._notes
             notes[part].update(noted)
             new = self._path.with_suffix(f".{os.getpid()}")  # of this process, if there is no lock
-            new.write_text(json.dumps(notes, indent=1), encoding="utf-8")
-            new.replace(self._path)
+            try:
+                new.write_text(json.dumps(notes, indent=1), encoding="utf-8")
+                new.replace(self._path)
+            finally:
+                new.unlink(missing_ok=True)
         finally:
             lock.release()

@@ -10,15 +10,18 @@ import hashlib
 import os
 import re
 import symtable
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from importlib.util import decode_source
+from itertools import takewhile
 from pathlib import Path
 
 from multigpu.checking.catalog import Course
 
 MARK = "# solution only"
+MAIN = {ast.dump(ast.parse(text, mode="eval").body) for text in ("__name__", "'__main__'")}
 Definition = ast.FunctionDef | ast.ClassDef
+Import = ast.Import | ast.ImportFrom
 
 
 def definitions(source: str) -> dict[str, Definition]:
@@ -110,34 +113,50 @@ def written_in(source: str, module: str, course: Course) -> list[str]:
 
     Raises SyntaxError or ValueError when ``source`` cannot be read.
     """
-    broken = course.broken(module)
-    handed_out = definitions(broken.read_text(encoding="utf-8")) if broken.is_file() else {}
+    broken, solution = course.broken(module), course.solutions / f"{module}.py"
+    # In a starter of broken code more than comments has to be other than it was handed out.
+    text = broken.read_text(encoding="utf-8") if broken.is_file() else ""
+    handed_out = {ast.dump(node) for node in at_import(ast.parse(text).body)}
+    tasks = definitions(solution.read_text(encoding="utf-8"))
     written = [
         name
-        for name, node in definitions(source).items()
-        if is_written(node)  # and in a starter of broken code, more than comments are other ones
-        and not (name in handed_out and ast.dump(node) == ast.dump(handed_out[name]))
+        for node in at_import(ast.parse(source).body)
+        for name in names_defined(node)
+        if (is_written(node) if isinstance(node, Definition) else name in tasks)
+        and ast.dump(node) not in handed_out
     ]
-    others = [n for n in ast.parse(source).body if not isinstance(n, Definition) and not is_main(n)]
-    inside = [node for statement in others for node in ast.walk(statement)]
-    bound = {n for node in inside if isinstance(node, ast.stmt) for n in names_defined(node)}
-    solution = course.solutions / f"{module}.py"
-    tasks = definitions(solution.read_text(encoding="utf-8")) if bound else {}
-    return [*written, *(name for name in tasks if name in bound and name not in written)]
+    return list(dict.fromkeys(written))
+
+
+def at_import(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements that run when a module is imported, those below ``if`` or ``try`` included."""
+    for node in body:
+        if is_main(node):
+            continue
+        yield node
+        if not isinstance(node, Definition):
+            handlers = [handler.body for handler in getattr(node, "handlers", ())]
+            blocks = [getattr(node, name, ()) for name in ("body", "orelse", "finalbody")]
+            for block in (*blocks, *handlers):
+                yield from at_import(block)
 
 
 def fingerprint(source: str, function: str) -> str | None:
     """A hash of the code of an exercise; None when the module cannot be read.
 
     The code is the function, the statements that run whenever the module is imported, and
-    everything in the module that these reach; comments and blank lines do not count. Neither does
-    what the decorators, default values and class bodies of other definitions change at import.
+    everything in the module that these reach, imports included; comments and blank lines do not
+    count. Neither does what the decorators, default values and class bodies of other definitions
+    change at import, and what a function does that an assignment only passes on, as in
+    ``_ = setattr(X, "f", own)``.
     """
     try:
         tree = ast.parse(source)
         always = [node for node in tree.body if has_effects(node)]
         used = [name for node in always for part in run_by(node) for name in names_used(part)]
         code = {*always, *reached(tree, function, *used)}
+        needed = {name for node in code for name in names_used(node)}
+        code |= {n for n in tree.body if isinstance(n, Import) and names_bound(n) & needed}
         text = "\n".join(ast.dump(node) for node in tree.body if node in code)
     except (SyntaxError, ValueError, RecursionError):  # the last: nested too deep
         return None
@@ -151,8 +170,11 @@ def is_text(node: ast.stmt) -> bool:
 
 def is_main(node: ast.stmt) -> bool:
     """Whether this is the part of a module that does not run at import."""
-    tests = ("__name__ == '__main__'", "'__main__' == __name__")
-    return isinstance(node, ast.If) and not node.orelse and ast.unparse(node.test) in tests
+    if not isinstance(node, ast.If) or node.orelse or not isinstance(node.test, ast.Compare):
+        return False
+    # (Compared as trees, because what is nested deep cannot be written as text.)
+    sides = {ast.dump(side) for side in (node.test.left, *node.test.comparators)}
+    return isinstance(node.test.ops[0], ast.Eq) and sides == MAIN
 
 
 def has_effects(node: ast.stmt) -> bool:
@@ -160,13 +182,26 @@ def has_effects(node: ast.stmt) -> bool:
 
     An assignment may if it calls something, or if it changes an attribute or an item.
     """
+    if isinstance(node, Import):
+        return node.names[0].name == "*"  # which may bind any name
     if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
-        return any(
-            isinstance(part, ast.Call)
-            or (isinstance(part, ast.Attribute | ast.Subscript) and isinstance(part.ctx, ast.Store))
-            for part in ast.walk(node)
-        )
+        return stores_elsewhere(node) or any(calls_of(node))
     return not (names_defined(node) or is_text(node) or is_main(node))
+
+
+def stores_elsewhere(node: ast.stmt) -> bool:
+    """Whether an assignment changes an attribute or an item."""
+    parts = [n for n in ast.walk(node) if isinstance(n, ast.Attribute | ast.Subscript)]
+    return any(isinstance(part.ctx, ast.Store) for part in parts)
+
+
+def calls_of(node: ast.AST) -> Iterator[ast.Call]:
+    """The calls that a statement makes when it runs: not those in a lambda."""
+    if isinstance(node, ast.Call):
+        yield node
+    for part in ast.iter_child_nodes(node):
+        if not isinstance(part, ast.Lambda):
+            yield from calls_of(part)
 
 
 def run_by(node: ast.stmt) -> list[ast.stmt]:
@@ -174,9 +209,9 @@ def run_by(node: ast.stmt) -> list[ast.stmt]:
 
     Of ``split = partial(_own)`` that is ``partial`` alone: ``_own`` belongs to ``split``.
     """
-    if not names_defined(node):
+    if not names_defined(node) or stores_elsewhere(node):
         return [node]
-    return [ast.Expr(part.func) for part in ast.walk(node) if isinstance(part, ast.Call)]
+    return [ast.Expr(call.func) for call in calls_of(node)]
 
 
 # --- starters ------------------------------------------------------------------------------------
@@ -256,24 +291,24 @@ def put_back(source: str, starter: str, function: str) -> str:
     """
     task, node = definitions(starter)[function], definitions(source).get(function)
     new, lines, body = text_of(starter, task), source.splitlines(), ast.parse(source).body
-    later = [n for n in body if not is_text(n) and getattr(n, "module", "") != "__future__"]
-    top = first_line(later[0]) - 1 if later else len(lines)
+    opening = takewhile(lambda n: is_text(n) or getattr(n, "module", "") == "__future__", body)
+    top = max(map(last_line, opening), default=0)
     if node is not None:
         lines[first_line(node) - 1 : last_line(node)] = new.splitlines()
     else:
-        main = [n for n in body if isinstance(n, ast.If)]
+        main = [n for n in body if is_main(n)]
         place = main[-1].lineno - 1 if main else len(lines)
         lines[place:place] = ["", *new.splitlines(), "", ""]
-    missing = set(names_used(task)) - names_bound(source)
-    imports = [n for n in ast.parse(starter).body if isinstance(n, ast.Import | ast.ImportFrom)]
-    texts = [ast.unparse(each) for each in imports]
-    lines[top:top] = [text for text in texts if names_bound(text) & missing]
+    bound = {name for statement in body for name in names_bound(statement)}
+    missing = set(names_used(task)) - bound
+    imports = [n for n in ast.parse(starter).body if isinstance(n, Import)]
+    lines[top:top] = [ast.unparse(each) for each in imports if names_bound(each) & missing]
     return "\n".join(lines) + "\n"
 
 
-def names_bound(code: str) -> set[str]:
-    """The names that a module binds, imports included."""
-    symbols = symtable.symtable(code, "", "exec").get_symbols()
+def names_bound(statement: ast.stmt) -> set[str]:
+    """The names that a statement binds in its module, those of imports included."""
+    symbols = symtable.symtable(ast.unparse(statement), "", "exec").get_symbols()
     return {s.get_name() for s in symbols if s.is_assigned() or s.is_imported()}
 
 

@@ -86,7 +86,10 @@ class Submitted:
         sources = self.progress.sources()
         verdicts = self._check(exercises) if exercises else list(self._until_one_fails())
         if self.own:
-            self.progress.note(verdicts, sources)
+            try:
+                self.progress.note(verdicts, sources)
+            except OSError as error:  # the verdicts are worth showing all the same
+                print(f"This result cannot be remembered: {error}", file=sys.stderr)
         return verdicts
 
     def _check(self, exercises: Sequence[Exercise]) -> list[Verdict]:

@@ -336,8 +336,9 @@ def _under_autocast(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             "torch.nn.functional.binary_cross_entropy_with_logits\nor torch.nn.BCEWithLogitsLoss. "
             " binary_cross_entropy_with_logits and BCEWithLogits are\nsafe to autocast."
         )
-    # (As on CUDA, a call with `out` is not cast.)
-    dtype = _cast_to(func, args, kwargs) if enabled and kwargs.get("out") is None else None
+    # (As on CUDA, a call with `out` or a dtype of its own is not cast.)
+    is_told = kwargs.get("out") is not None or kwargs.get("dtype") is not None
+    dtype = _cast_to(func, args, kwargs) if enabled and not is_told else None
     if dtype is not None:
         casts = (torch.float32, *HALF)
         args, kwargs = tree_map_only(  # those inside a DTensor, or a tensor of torch.func, too

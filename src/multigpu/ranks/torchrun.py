@@ -64,8 +64,7 @@ class ProcessGroups:
     ) -> None:
         own, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         backend = backend and str(backend).lower()  # torch takes "NCCL", too
-        for_each_device = backend is None or ":" in backend
-        if self._given and for_each_device and not self._virtual and dist.get_backend() == "nccl":
+        if self._given and ":" in (backend or "") and dist.get_backend() == "nccl":
             self.destroy()  # NCCL alone takes GPUs only, and the program wants the CPU as well
         if self._given:
             self._accept(backend, world_size, rank)

@@ -379,7 +379,11 @@ class TracedGroup(dist.ProcessGroup):
         # (Below an operator, of DTensor for example, there are the data inside virtual tensors.)
         from_gpu = running.in_core or all(tensor.is_cuda for tensor in touched.values())
         if self._only_gpus and not from_gpu:
-            raise RuntimeError("No backend type associated with device type cpu")
+            raise RuntimeError(
+                "No backend type associated with device type cpu: NCCL, the default where there "
+                "are GPUs, takes tensors on GPUs only. Move the tensor with .to('cuda'), or make "
+                "the group with init_process_group('cpu:gloo,cuda:nccl')."
+            )
         number = self.recorder.begin(
             op, self.group, inputs, origin=origin, is_async=is_async, **details
         )

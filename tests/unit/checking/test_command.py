@@ -184,12 +184,22 @@ def test_a_pass_does_not_outlive_a_stricter_check(command, course):
     assert f"○ split           {exercises.WORDS['unchecked']}: " in out
 
 
-@pytest.mark.parametrize("binds", ["split = _own", "globals()['split'] = _own"])
+@pytest.mark.parametrize("binds", ["split = _own", "split: Callable = _own", "if 1: split = _own"])
 def test_an_answer_may_be_bound_by_an_assignment(command, course, binds):
-    write(course, SPLIT.replace("def split", "def _own") + f"\n\n{binds}\n")
+    own = SPLIT.replace("def split", "def _own")
+    write(course, f"from collections.abc import Callable\n{own}\n\n{binds}\n")
     assert command("check", "split")[0] == 0
     assert "✓ split" in command("list")[1]
     assert Progress(course).state(Catalog(course).one("split")) == "pass"
+
+
+def test_a_verdict_that_cannot_be_remembered_is_shown(command, course):
+    write(course, SPLIT)
+    (course.root / ".multigpu").write_text("not a folder")
+    status, out = command("check", "split")
+    assert status == 0
+    assert "✓ data_parallel.split" in out
+    assert "cannot be remembered" in out
 
 
 def test_nor_an_update_of_what_compares(command, course, monkeypatch, tmp_path):

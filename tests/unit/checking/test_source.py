@@ -144,7 +144,10 @@ USES_ALL = "def f(x):\n    return L().go(x) * SCALE * TABLE['a']\n"
             "def patched(self): return 2\nL.go = patched",
         ),
         ("SCALE = 2\nSCALE += 1", "SCALE += 1\nSCALE = 2"),
-        ("import a", "import b"),
+        ("from a import SCALE", "from b import SCALE"),
+        ("import a as TABLE, other", "import b as TABLE, other"),
+        ("from a import *", "from b import *"),
+        ("def h(): return 1\ny = TABLE['a'] = h", "def h(): return 2\ny = TABLE['a'] = h"),
         ("_ = setattr(L, 'go', 2)", "_ = setattr(L, 'go', 3)"),
         ("def patch(): L.x = 2\n_ = patch()", "def patch(): L.x = 3\n_ = patch()"),
         ("L.go, y = 1, 2", "L.go, y = 3, 2"),
@@ -162,6 +165,9 @@ def test_code_that_changes_what_a_function_does_changes_its_fingerprint(one, oth
         "def g(x):\n    return x",
         "OTHER = 2",
         "_own = 1\ng = _own",
+        "import math",
+        "from torch.nn import functional as F",
+        "g = lambda x: run(x, 2)",
         '"""A docstring."""',
         "# a comment",
         f"{MAIN}\n    print(f(2))",
@@ -181,6 +187,42 @@ def test_a_function_that_is_only_passed_on_belongs_to_the_name_it_is_bound_to():
 def test_a_function_below_an_if_has_a_fingerprint():
     ones = [f"if True:\n    def f(x): return {n}" for n in (1, 2)]
     assert len({fingerprint(one, "f") for one in ones}) == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "written"),
+    [
+        ("split = _own", ["split"]),
+        ("if True:\n    split = _own\nelse:\n    bare: int = _own", ["split", "bare"]),
+        ("try:\n    import a\nexcept ImportError:\n    def split(): return 1", ["split"]),
+        ("if True:\n    def split(): raise NotImplementedError", []),
+        ("with a:\n    class Own:\n        split = 1\nLIMIT = 4", ["Own"]),
+        ("if True:\n    def _own():\n        split = 1", ["_own"]),
+        (f"if {'1 + ' * 900}1:\n    split = 1", ["split"]),  # nested deep
+        ("if __name__ == '__main__':\n    split = 1", []),
+    ],
+)
+def test_an_answer_may_be_written_in_other_ways_than_as_a_function(course, source, written):
+    assert written_in(source, "data_parallel", course) == written
+
+
+@pytest.mark.parametrize(
+    ("source", "restored"),
+    [
+        ("if True:\n    def split(a, b): return 1\n", ["split"]),
+        ("from __future__ import annotations; import os\n# about g\ndef g(): ...\n", ["os"]),
+    ],
+)
+def test_what_is_put_back_is_what_counts(source, restored):
+    names = {}
+    exec(put_back(source, STARTER, "bare"), names)
+    with pytest.raises(NotImplementedError):
+        names["bare"](1)
+    assert set(restored) <= names.keys()
+    names = {}
+    exec(put_back(source, STARTER, "split"), names)
+    with pytest.raises(NotImplementedError):
+        names["split"](1, 2)
 
 
 @pytest.fixture
