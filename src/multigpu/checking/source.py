@@ -24,6 +24,7 @@ Definition = ast.FunctionDef | ast.ClassDef
 Import = ast.Import | ast.ImportFrom
 
 
+@lru_cache
 def definitions(source: str) -> dict[str, Definition]:
     """The functions and classes of a module, by name."""
     body = ast.parse(source).body

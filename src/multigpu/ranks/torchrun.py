@@ -32,7 +32,6 @@ class ProcessGroups:
         self._path, self._number = store, 0
         self._in_file = False  # the ranks of the present world have met in the file
         self._stores: dict[Any, Any] = {}  # of each group of this world that this rank has joined
-        self._virtual = virtual
         self._without_nccl = virtual and not traced  # the record is what speaks gloo for NCCL
         self._given = False  # run_ranks made the group, and the program has not asked for it yet
         self._shared = False  # it has
